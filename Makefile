@@ -1,0 +1,43 @@
+# The two commands of the README: `make quickstart` and `make test`. Both set up .venv by themselves, once.
+
+PYTHON ?= python3
+BIN    := .venv/bin
+READY  := .venv/ready
+# Both for packages and for what builds them.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: quickstart test check lint bench clean help
+
+quickstart: $(READY) ## treat a small model, train it with and without, print the audit
+	$(BIN)/python examples/quickstart.py
+
+test: lint ## everything: lint, formatting, types, all tests
+	$(BIN)/pytest -n 2
+
+check: lint ## the quick loop: lint, types, fast tests
+	$(BIN)/pytest -n 2 -m "not slow"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY) ## figures for this machine, as ratios measured side by side
+	$(BIN)/python benchmarks/apply.py
+	$(BIN)/python benchmarks/step.py
+
+# torch goes first, so that nothing else asks for another build of it.
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up .venv (a few minutes the first time, about 1.5 GB)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "oelm needs Python 3.11 or later; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	@$(PYTHON) -m venv .venv || { echo "This Python cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
+	$(BIN)/pip install -q torch
+	$(BIN)/pip install -q -e '.[dev]'
+	@touch $@
+
+clean: ## remove .venv and caches
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+help:
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

@@ -1,0 +1,35 @@
+"""What goes wrong, in the user's words: what happened, where, why, and what to try."""
+
+
+class OelmError(ValueError):
+    """Base of every error a user can cause. The CLI shows it as one message and exits with code 2."""
+
+    def __init__(self, what: str, *, where: str | None = None, why: str | None = None, hint: str | None = None):
+        self.what = what
+        details = [("where", where), ("why", why), ("try", hint)]
+        lines = [f"  {label:<6} {_indented(text)}" for label, text in details if text]
+        super().__init__("\n".join([what, *lines]))
+
+
+class TreatmentError(OelmError):
+    """The treatment itself makes no sense, or makes none for this model."""
+
+
+class UnknownLayout(OelmError):
+    """Where the query and key rows of a model lie is not known, or they have none of their own."""
+
+
+class ModelError(OelmError):
+    """The model cannot be treated as it is: quantised, sharded, on meta, not finite, treated already."""
+
+
+class FolderError(OelmError):
+    """A saved model cannot be read, or is not what its `oelm.json` says."""
+
+
+class AuditFailed(OelmError):
+    """Something an applied treatment promises does not hold."""
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n" + " " * 9)

@@ -1,0 +1,225 @@
+"""Layouts: where the query and key rows of each head lie, one row of a table per attention class.
+
+H query heads, K key heads, G = H / K query heads per key head, D rows a head. A head's rows are contiguous
+in every family; a layout says at which multiple of D they start. It is a table and never a guess from
+shapes: two classes with equal shapes may order their rows differently.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from oelm.errors import TreatmentError
+from oelm.treatment import Role
+
+Arrangement = Literal["separate", "key-value", "stacked", "interleaved", "grouped"]
+# (role, head, H, K) -> index of the head's block of D rows.
+BlockIndex = Callable[[Role, int, int, int], int]
+
+ARRANGEMENTS: dict[str, BlockIndex] = {
+    # q and k are matrices of their own
+    "separate": lambda role, head, H, K: head,
+    # q is a matrix of its own, k and v share one: k k k v v v
+    "key-value": lambda role, head, H, K: head,
+    # q q q k k k v v v
+    "stacked": lambda role, head, H, K: head if role == "q" else H + head,
+    # q k v q k v q k v
+    "interleaved": lambda role, head, H, K: 3 * head + (0 if role == "q" else 1),
+    # q q k v q q k v
+    "grouped": lambda role, head, H, K: (
+        (head // (H // K)) * (H // K + 2) + head % (H // K) if role == "q" else head * (H // K + 2) + H // K
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How one attention class keeps its queries and keys."""
+
+    query: str = ""
+    """The submodule (or parameter) of the attention module that holds the query rows."""
+    key: str = ""
+    """The same for the key rows; equal to `query` where they are fused."""
+    head_dim: str = "head_dim"
+    """The attribute of the attention module that says how many rows a head has."""
+    key_heads: str | None = None
+    """The attribute with the number of key heads, where a fused matrix has fewer of them than query heads."""
+    arrangement: Arrangement | str = "separate"
+    """The order of rows, by name in `ARRANGEMENTS`."""
+    transposed: bool = False
+    """True where the weight is stored as (width, rows), as by `Conv1D`."""
+    when: str | None = None
+    """An attribute of the attention module that must be true for this layout to hold; the first that does counts."""
+    refused: str | None = None
+    """Why heads of this class cannot be treated."""
+
+
+def _transformers(family: str, *classes: str) -> list[str]:
+    return [f"transformers.models.{family}.modeling_{family}.{name}" for name in classes]
+
+
+def _bert_like(family: str, prefix: str) -> list[str]:
+    return _transformers(family, f"{prefix}SelfAttention", f"{prefix}CrossAttention")
+
+
+_MHA = "torch.nn.modules.activation.MultiheadAttention"
+_SEPARATE_PROJ = Layout(query="q_proj", key="k_proj")
+_MLA = Layout(refused="part of each key is shared by all heads, so a head has no key rows of its own")
+
+_TABLE: list[tuple[list[str], Layout]] = [
+    (
+        _bert_like("bert", "Bert")
+        + _bert_like("roberta", "Roberta")
+        + _bert_like("xlm_roberta", "XLMRoberta")
+        + _bert_like("electra", "Electra")
+        + _transformers("albert", "AlbertAttention"),
+        Layout(query="query", key="key", head_dim="attention_head_size"),
+    ),
+    (
+        _transformers("distilbert", "DistilBertSelfAttention"),
+        Layout(query="q_lin", key="k_lin", head_dim="attention_head_size"),
+    ),
+    (_transformers("mpnet", "MPNetSelfAttention"), Layout(query="q", key="k", head_dim="attention_head_size")),
+    (
+        # DeBERTa v1 has a class of the same name with another order of rows: only v2/v3 is meant.
+        _transformers("deberta_v2", "DisentangledSelfAttention"),
+        Layout(query="query_proj", key="key_proj", head_dim="attention_head_size"),
+    ),
+    (_transformers("t5", "T5Attention"), Layout(query="q", key="k", head_dim="key_value_proj_dim")),
+    (
+        _transformers("opt", "OPTAttention")
+        + _transformers("llama", "LlamaAttention")
+        + _transformers("mistral", "MistralAttention")
+        + _transformers("qwen2", "Qwen2Attention")
+        + _transformers("qwen3", "Qwen3Attention")
+        + _transformers("gemma2", "Gemma2Attention")
+        + _transformers("gemma3", "Gemma3Attention")
+        + _transformers("vit", "ViTAttention")
+        + ["oelm.models.gpt.OelmGPTAttention"],
+        _SEPARATE_PROJ,
+    ),
+    (
+        _transformers("gpt2", "GPT2Attention"),
+        Layout(query="q_attn", key="c_attn", arrangement="key-value", transposed=True, when="is_cross_attention"),
+    ),
+    (
+        _transformers("gpt2", "GPT2Attention"),
+        Layout(query="c_attn", key="c_attn", arrangement="stacked", transposed=True),
+    ),
+    (
+        _transformers("modernbert", "ModernBertAttention") + _transformers("mpt", "MptAttention"),
+        Layout(query="Wqkv", key="Wqkv", arrangement="stacked"),
+    ),
+    (
+        _transformers("phi3", "Phi3Attention"),
+        Layout(query="qkv_proj", key="qkv_proj", key_heads="num_key_value_heads", arrangement="stacked"),
+    ),
+    (
+        _transformers("gpt_neox", "GPTNeoXAttention"),
+        Layout(query="query_key_value", key="query_key_value", head_dim="head_size", arrangement="interleaved"),
+    ),
+    (
+        _transformers("bloom", "BloomAttention"),
+        Layout(query="query_key_value", key="query_key_value", arrangement="interleaved"),
+    ),
+    (
+        _transformers("falcon", "FalconAttention"),
+        Layout(
+            query="query_key_value",
+            key="query_key_value",
+            key_heads="num_kv_heads",
+            arrangement="grouped",
+            when="new_decoder_architecture",
+        ),
+    ),
+    (
+        _transformers("falcon", "FalconAttention"),
+        Layout(
+            query="query_key_value",
+            key="query_key_value",
+            key_heads="num_kv_heads",
+            arrangement="stacked",
+            when="multi_query",
+        ),
+    ),
+    (
+        _transformers("falcon", "FalconAttention"),
+        Layout(query="query_key_value", key="query_key_value", arrangement="interleaved"),
+    ),
+    (
+        [_MHA],
+        Layout(query="in_proj_weight", key="in_proj_weight", arrangement="stacked", when="_qkv_same_embed_dim"),
+    ),
+    # Keys of another width than queries: matrices of their own, though one bias for all.
+    ([_MHA], Layout(query="q_proj_weight", key="k_proj_weight")),
+    (
+        ["oelm.heads.split.SplitMultiheadAttention"],
+        Layout(query="in_proj_weight", key="in_proj_weight", arrangement="stacked"),
+    ),
+    (
+        _transformers("deepseek_v2", "DeepseekV2Attention") + _transformers("deepseek_v3", "DeepseekV3Attention"),
+        _MLA,
+    ),
+]
+
+_layouts: dict[str, list[Layout]] = {}
+for _names, _layout in _TABLE:
+    for _name in _names:
+        _layouts.setdefault(_name, []).append(_layout)
+
+
+def register_layout(
+    attention: type[nn.Module] | str,
+    *,
+    query: str,
+    key: str,
+    head_dim: str = "head_dim",
+    key_heads: str | None = None,
+    arrangement: Arrangement | BlockIndex = "separate",
+    transposed: bool = False,
+    when: str | None = None,
+) -> None:
+    """Teach an attention class: `register_layout(MyAttention, query="wq", key="wk")`.
+
+    `attention` is the class or its full dotted name. `arrangement` is a name from the table in docs/layouts.md,
+    or a function `(role, head, num_heads, num_key_heads) -> index of the head's block of rows`. The last one registered
+    wins. Prove it with `oelm.prove_layout(model, inputs)`.
+    """
+    name = attention if isinstance(attention, str) else _dotted(attention)
+    order = name if callable(arrangement) else arrangement
+    if callable(arrangement):
+        ARRANGEMENTS[name] = arrangement
+    elif arrangement not in ARRANGEMENTS:
+        raise TreatmentError(
+            f"arrangement {arrangement!r} is not known", hint=f"a function, or one of {', '.join(ARRANGEMENTS)}"
+        )
+    if (query == key) != (order not in ("separate", "key-value")):
+        raise TreatmentError(
+            f"arrangement {order!r} does not fit query {query!r} and key {key!r}",
+            why="'separate' and 'key-value' name two matrices, the fused arrangements one",
+        )
+    layout = Layout(
+        query=query,
+        key=key,
+        head_dim=head_dim,
+        key_heads=key_heads,
+        arrangement=order,
+        transposed=transposed,
+        when=when,
+    )
+    _layouts.setdefault(name, []).insert(0, layout)
+
+
+def layout_of(attention: nn.Module) -> Layout | None:
+    """The layout of an attention module, or None where its class is not in the table."""
+    for cls in type(attention).__mro__:
+        for layout in _layouts.get(_dotted(cls), []):
+            if layout.when is None or getattr(attention, layout.when, False):
+                return layout
+    return None
+
+
+def _dotted(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

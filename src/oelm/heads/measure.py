@@ -1,0 +1,72 @@
+"""Measure heads: how orthonormal their rows are, and how large.
+
+Shape suffixes: H = heads, D = rows of a head, M = model width.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oelm.heads.find import find_projections
+from oelm.heads.view import Projection
+from oelm.treatment import Role
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orthonormality:
+    """How near one head's block is to orthonormal rows."""
+
+    layer: int
+    role: Role
+    head: int
+    name: str
+    deviation: float
+    """max |W W^T - I|"""
+    smallest: float
+    """smallest singular value"""
+    largest: float
+    """largest singular value"""
+    norm: float
+    """Frobenius norm"""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def orthonormality(model: nn.Module) -> list[Orthonormality]:
+    """One row per layer, role and head, measured in float64."""
+    return [row for projection in find_projections(model) for row in measure(projection)]
+
+
+def measure(projection: Projection) -> list[Orthonormality]:
+    gram_HDD = gram(projection)
+    eye_DD = torch.eye(projection.head_dim, dtype=torch.float64)
+    deviation_H = (gram_HDD - eye_DD).abs().amax((-2, -1))
+    values_HD = torch.linalg.eigvalsh(gram_HDD).clamp(min=0).sqrt()
+    norm_H = gram_HDD.diagonal(dim1=-2, dim2=-1).sum(-1).sqrt()
+    return [
+        Orthonormality(
+            layer=projection.layer,
+            role=projection.role,
+            head=head,
+            name=projection.name,
+            deviation=deviation_H[head].item(),
+            smallest=values_HD[head, 0].item(),
+            largest=values_HD[head, -1].item(),
+            norm=norm_H[head].item(),
+        )
+        for head in range(projection.num_heads)
+    ]
+
+
+def gram(projection: Projection) -> Tensor:
+    """W W^T of every head, (H, D, D), in float64 on the CPU."""
+    blocks = (projection.weight_rows(head).detach().to("cpu", torch.float64) for head in range(projection.num_heads))
+    return torch.stack([block_DM @ block_DM.mT for block_DM in blocks])
+
+
+def orthonormal_tolerance(dtype: torch.dtype) -> float:
+    """The largest max |W W^T - I| that counts as orthonormal: rounding entries to `dtype` moves it by one eps."""
+    return max(1e-5, 2 * torch.finfo(dtype).eps)

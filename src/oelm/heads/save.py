@@ -1,0 +1,152 @@
+"""Save and load a treated model: a vanilla checkpoint, and `oelm.json` that says what was done and proves it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from oelm.errors import FolderError, ModelError, OelmError
+from oelm.heads.find import find_projections, num_layers
+from oelm.heads.freeze import freezes, set_learning, split_fused
+from oelm.heads.integrity import is_adapted
+from oelm.heads.region import Region, regions_of
+from oelm.treatment import Treatment, select_layers
+from oelm.version import __version__
+
+if TYPE_CHECKING:
+    from oelm.heads.applied import Applied
+
+RECORD = "oelm.json"
+FORMAT = 1
+
+
+def save_pretrained(applied: Applied, folder: str | Path) -> None:
+    model = applied.model
+    save = getattr(model, "save_pretrained", None)
+    if save is None:
+        raise ModelError(
+            f"{type(model).__name__} has no save_pretrained",
+            hint="safetensors.torch.save_model(model, path); its state_dict has the vanilla names and tensors",
+        )
+    if is_adapted(model):
+        raise ModelError(
+            "PEFT saves the adapter alone, which would lose the treated weights below it",
+            hint="model.merge_and_unload().save_pretrained(folder), or save the base model before adding the adapter",
+        )
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is a file, not a folder")
+    record = {
+        "format": FORMAT,
+        "oelm": __version__,
+        "treatment": applied.treatment.to_dict(),
+        "seed": applied.seed,
+        "frozen": {region.key: region.sha256() for region in applied.frozen},
+        "counts": applied.counts.to_dict(),
+    }
+    # An old record must not vouch for new weights, should writing them be interrupted.
+    (folder / RECORD).unlink(missing_ok=True)
+    save(folder)
+    partial = folder / f"{RECORD}.partial"
+    partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    partial.replace(folder / RECORD)
+
+
+def from_pretrained(folder: str | Path, auto_class: Any = None, **kwargs: Any) -> tuple[nn.Module, Applied]:
+    """Load a folder written by `applied.save_pretrained`: frozen as it was, and verified against its hashes.
+
+    The class is the one that was saved; `auto_class` (any `transformers.Auto...` or model class) chooses another.
+    Further keywords go to its `from_pretrained`.
+    """
+    from oelm.heads.applied import Applied
+    from oelm.models.load import load_model
+
+    saved = read_saved(folder)
+    model = load_model(folder, auto_class, **kwargs)
+    regions, frozen = saved_regions(model, saved, folder)
+    differing = [region.key for region in frozen if region.sha256() != saved.frozen[region.key]]
+    if differing:
+        raise FolderError(
+            f"{len(differing)} of {len(frozen)} frozen tensors are not those that were saved",
+            where="\n".join([f"{Path(folder) / RECORD}", *differing[:8], *(["..."] if len(differing) > 8 else [])]),
+            why="the weights were changed after saving, or loaded in another dtype than they were saved in",
+            hint="`oelm audit FOLDER --against BASE` shows what still agrees",
+        )
+    freezable = [region for region in regions if freezes(saved.treatment, region)]
+    for _ in split_fused([region.projection for region in freezable if region.kind == "weight"]):
+        pass
+    set_learning(frozen, False)
+    applied = Applied(
+        model,
+        treatment=saved.treatment,
+        seed=saved.seed,
+        regions=regions,
+        freezable=[region.key for region in freezable],
+        before=None,
+    )
+    return model, applied
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """What `oelm.json` says of the weights beside it."""
+
+    treatment: Treatment
+    seed: int
+    frozen: dict[str, str]
+    """SHA-256 by region."""
+    oelm: str
+
+
+def saved_regions(model: nn.Module, saved: Saved, folder: str | Path) -> tuple[list[Region], list[Region]]:
+    """(all treated regions, those that were saved frozen) of a model loaded from the folder."""
+    projections = find_projections(model)
+    layers = set(select_layers(saved.treatment.layers, num_layers(projections)))
+    regions = [region for projection in projections if projection.layer in layers for region in regions_of(projection)]
+    by_key = {region.key: region for region in regions}
+    unknown = sorted(saved.frozen.keys() - by_key.keys())
+    if unknown:
+        raise FolderError(
+            f"{len(unknown)} frozen tensors of {RECORD} are not in the model",
+            where=f"{Path(folder) / RECORD}: {unknown[0]}",
+            why=f"it was loaded as {type(model).__name__}, whose heads have other names, or the file was changed",
+            hint="load the class that was saved",
+        )
+    return regions, [by_key[key] for key in saved.frozen]
+
+
+def read_saved(folder: str | Path) -> Saved:
+    """Read and check the `oelm.json` of a folder."""
+    path = Path(folder) / RECORD
+    if not Path(folder).is_dir():
+        raise FolderError(f"there is no folder {folder}")
+    if not path.is_file():
+        raise FolderError(
+            f"{folder} has no {RECORD}: it was not saved by applied.save_pretrained",
+            hint="load it with transformers and oelm.apply(...), or compare it: oelm audit FOLDER --against BASE",
+        )
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise FolderError(f"{path} cannot be read", why=str(error)) from error
+    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
+        raise FolderError(f"{path} is damaged", why="it has no format number")
+    if data["format"] > FORMAT:
+        raise FolderError(
+            f"{path} has format {data['format']}; oelm {__version__} reads up to {FORMAT}",
+            why=f"it was written by oelm {data.get('oelm', 'of a later version')}",
+            hint="pip install --upgrade oelm",
+        )
+    frozen, seed = data.get("frozen"), data.get("seed")
+    hashes = isinstance(frozen, dict) and all(isinstance(v, str) and len(v) == 64 for v in frozen.values())
+    if not hashes or not isinstance(seed, int) or not isinstance(data.get("treatment"), dict):
+        raise FolderError(f"{path} is damaged", why="treatment, seed or the hashes of frozen tensors are missing")
+    try:
+        treatment = Treatment.from_dict(data["treatment"])
+    except OelmError as error:
+        raise FolderError(f"{path} is damaged", why=str(error)) from error
+    return Saved(treatment=treatment, seed=seed, frozen=data["frozen"], oelm=str(data.get("oelm")))

@@ -1,0 +1,244 @@
+"""Treatment: what is done to the queries and keys of a model. Pure data; imports no torch."""
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
+from fractions import Fraction
+from typing import Any, Literal, Self, get_args
+
+from oelm.errors import TreatmentError
+
+Init = Literal[
+    "keep",
+    "orthogonalize",
+    "orthogonal",
+    "polar",
+    "orthogonalize-global",
+    "orthogonal-global",
+    "identity",
+    "gaussian",
+]
+Freeze = Literal["none", "q", "k", "qk"]
+Bias = Literal["freeze", "train"]
+Order = Literal["top-down", "bottom-up"]
+Role = Literal["q", "k"]
+
+# Inits whose every head block has orthonormal rows (times a scale).
+ORTHONORMAL: frozenset[str] = frozenset(get_args(Init)) - {"keep", "gaussian"}
+# Inits that factor the whole projection at once, so heads are orthogonal to each other too.
+GLOBAL: frozenset[str] = frozenset({"orthogonalize-global", "orthogonal-global"})
+# Inits that need H*D <= M: the rows of all heads together must fit into the width.
+FITS_WIDTH: frozenset[str] = GLOBAL | {"identity"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfreeze:
+    """Give frozen layers back during training, one by one."""
+
+    start: float
+    """Fraction of the budget at which the first layer is given back."""
+    end: float
+    """Fraction of the budget at which the last layer is given back."""
+    order: Order = "top-down"
+    """`top-down` begins with the layer nearest to the output."""
+
+    def __post_init__(self) -> None:
+        for name in ("start", "end"):
+            value = getattr(self, name)
+            if not _is_number(value) or not 0 <= value <= 1:
+                raise TreatmentError(f"unfreeze.{name} must be a fraction of the budget from 0 to 1, got {value!r}")
+        if self.start > self.end:
+            raise TreatmentError(f"unfreeze.start ({self.start}) must not come after unfreeze.end ({self.end})")
+        _check_choice("unfreeze.order", self.order, get_args(Order))
+
+    def layers_back(self, layers: Sequence[int], progress: float) -> list[int]:
+        """Which of the frozen `layers` are trainable again at `progress` (0 to 1) of the budget."""
+        if progress < self.start:
+            return []
+        span = self.end - self.start
+        share = 1.0 if progress >= self.end or span == 0 else (progress - self.start) / span
+        # The first layer goes at `start` and the last at `end`; the others evenly between.
+        number = 1 + math.floor(share * (len(layers) - 1) + 1e-9)
+        ordered = sorted(layers, reverse=self.order == "top-down")
+        return sorted(ordered[:number])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Treatment:
+    """What is done to Q/K. `init`, `scale` and `freeze` are independent of each other."""
+
+    init: Init = "keep"
+    """How every head's block of weights is made, for queries and keys alike."""
+    scale: Literal["unit", "match"] | float | None = None
+    """`unit`: orthonormal rows as they come (`gaussian`: entry std 1/sqrt(width)); `match`: the Frobenius
+    norm of the block that is replaced; a number: the entry std of `gaussian`. Left out, it is `unit`."""
+    freeze: Freeze = "none"
+    """What stops learning."""
+    bias: Bias = "freeze"
+    """Whether the biases of a frozen projection freeze with it."""
+    layers: str | tuple[int, ...] = "all"
+    """Where: `all`, `0-5`, `(0, 2, 4)`, `first:0.5`, `last:0.25`."""
+    unfreeze: Unfreeze | None = None
+    """A schedule that gives frozen layers back; a mapping of its fields will do."""
+
+    def __post_init__(self) -> None:
+        _check_choice("init", self.init, get_args(Init))
+        _check_choice("freeze", self.freeze, get_args(Freeze))
+        _check_choice("bias", self.bias, get_args(Bias))
+        object.__setattr__(self, "scale", _checked_scale(self.init, self.scale))
+        object.__setattr__(self, "layers", _checked_layers(self.layers))
+        unfreeze: object = self.unfreeze
+        if unfreeze is not None and not isinstance(unfreeze, Unfreeze):
+            object.__setattr__(self, "unfreeze", Unfreeze(**_known_fields(Unfreeze, unfreeze, "unfreeze.")))
+        if self.freeze == "none":
+            if self.bias == "train":
+                raise TreatmentError(
+                    "bias 'train' says what a frozen projection does with its bias, but freeze is 'none'",
+                    hint="leave bias out, or freeze 'q', 'k' or 'qk'",
+                )
+            if self.unfreeze is not None:
+                raise TreatmentError(
+                    "unfreeze gives frozen layers back, but freeze is 'none'", hint="freeze 'q', 'k' or 'qk'"
+                )
+
+    @property
+    def frozen_roles(self) -> tuple[Role, ...]:
+        roles: tuple[Role, ...] = ("q", "k")
+        return tuple(role for role in roles if self.freeze != "none" and role in self.freeze)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON and YAML; `Treatment.from_dict` reads it back."""
+        data = asdict(self)
+        if isinstance(self.layers, tuple):
+            data["layers"] = list(self.layers)
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        return cls(**_known_fields(cls, data, ""))
+
+    def __str__(self) -> str:
+        parts: list[str] = [self.init]
+        if self.scale is not None:
+            parts.append(f"scale {self.scale}")
+        parts.append(f"freeze {self.freeze}" + (" (biases train)" if self.bias == "train" else ""))
+        parts.append(f"layers {self.layers if isinstance(self.layers, str) else list(self.layers)}")
+        if self.unfreeze is not None:
+            parts.append(f"unfreeze {self.unfreeze.order} {self.unfreeze.start:g}-{self.unfreeze.end:g}")
+        return ", ".join(parts)
+
+
+def select_layers(layers: str | Iterable[int], num_layers: int) -> list[int]:
+    """The layers that a `layers` choice means in a model of `num_layers`, in ascending order."""
+    layers = _checked_layers(layers)
+    if isinstance(layers, tuple):
+        chosen = sorted(layers)
+    elif layers == "all":
+        chosen = list(range(num_layers))
+    elif ":" in layers:
+        side, share = layers.split(":")
+        number = math.floor(Fraction(share) * num_layers + Fraction(1, 2))  # half a layer counts as one
+        chosen = list(range(number)) if side == "first" else list(range(num_layers - number, num_layers))
+    else:
+        first, last = (int(text) for text in layers.split("-"))
+        chosen = list(range(first, last + 1))
+    beyond = [layer for layer in chosen if layer >= num_layers]
+    if beyond:
+        raise TreatmentError(
+            f"layers {_shown(layers)} asks for layer {beyond[0]}, but the model has {num_layers} "
+            f"attention layer{'s' if num_layers != 1 else ''}",
+            hint=f"layers from 0 to {num_layers - 1}, or 'all'",
+        )
+    if not chosen:
+        raise TreatmentError(
+            f"layers {_shown(layers)} selects none of the model's {num_layers} layers",
+            hint="a larger share, or freeze='none', init='keep' for an untreated model",
+        )
+    return chosen
+
+
+_RANGE = re.compile(r"(\d+)-(\d+)")
+_SHARE = re.compile(r"(first|last):(\d+(\.\d*)?|\.\d+)")
+
+
+def _checked_layers(layers: object) -> str | tuple[int, ...]:
+    if isinstance(layers, str):
+        span = _RANGE.fullmatch(layers)
+        if span and int(span[1]) > int(span[2]):
+            raise TreatmentError(f"layers '{layers}' runs backwards", hint=f"'{span[2]}-{span[1]}'")
+        share = _SHARE.fullmatch(layers)
+        if share and not 0 <= Fraction(share[2]) <= 1:
+            raise TreatmentError(f"layers '{layers}' asks for more than the whole model")
+        if layers == "all" or span or share:
+            return layers
+    elif isinstance(layers, Iterable):
+        numbers = tuple(layers)
+        if all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
+            if len(set(numbers)) < len(numbers):
+                raise TreatmentError(f"layers {list(numbers)} names a layer twice")
+            return numbers
+    raise TreatmentError(
+        f"layers {_shown(layers)} is not understood",
+        hint="'all', '0-5', [0, 2, 4], 'first:0.5' or 'last:0.25'",
+    )
+
+
+def _checked_scale(init: str, scale: object) -> object:
+    if init == "keep":
+        if scale is not None:
+            raise TreatmentError(
+                f"scale {scale!r} goes with a new init; 'keep' leaves the weights as they are",
+                hint="leave scale out, or choose another init",
+            )
+        return None
+    if scale is None or scale in ("unit", "match"):
+        return scale or "unit"
+    if not _is_number(scale):
+        raise TreatmentError(
+            f"scale must be 'unit', 'match' or a number, got {scale!r}" + _meant(scale, ["unit", "match"])
+        )
+    if init != "gaussian":
+        raise TreatmentError(
+            f"scale {scale!r}: a number is the entry std of 'gaussian'; '{init}' rows have a length, not a std",
+            hint="scale 'unit' or 'match', or init 'gaussian'",
+        )
+    if not (math.isfinite(scale) and scale > 0):  # type: ignore[operator, arg-type]
+        raise TreatmentError(f"scale must be a positive number, got {scale!r}")
+    return float(scale)  # type: ignore[arg-type]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_choice(field: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise TreatmentError(
+            f"{field} {value!r} is not known{_meant(value, choices)}", hint=f"one of {', '.join(choices)}"
+        )
+
+
+def _known_fields(cls: type[Treatment] | type[Unfreeze], data: object, prefix: str) -> dict[str, Any]:
+    names = [field.name for field in fields(cls)]
+    if not isinstance(data, dict):
+        raise TreatmentError(f"expected a mapping of {', '.join(names)}, got {data!r}")
+    for name in data:
+        if name not in names:
+            raise TreatmentError(
+                f"unknown field '{prefix}{name}'{_meant(name, names)}", hint=f"one of {', '.join(names)}"
+            )
+    for field in fields(cls):
+        if field.default is MISSING and field.name not in data:
+            raise TreatmentError(f"'{prefix}{field.name}' is missing")
+    return dict(data)
+
+
+def _meant(value: object, choices: Sequence[str]) -> str:
+    close = difflib.get_close_matches(str(value), choices, n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _shown(layers: object) -> str:
+    return repr(list(layers)) if isinstance(layers, tuple) else repr(layers)
