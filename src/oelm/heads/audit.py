@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from oelm.errors import AuditFailed
 from oelm.heads.integrity import task_head
 from oelm.heads.measure import gram, orthonormal_tolerance
 from oelm.heads.region import Region
-from oelm.treatment import ORTHONORMAL
+from oelm.treatment import ORTHONORMAL, Treatment
 
 if TYPE_CHECKING:
     from oelm.heads.applied import Applied
@@ -133,33 +133,38 @@ def _geometry(applied: Applied, hashes: dict[str, str]) -> _Part:
     """Orthonormality and scale of every head whose weights are still those that were written."""
     weights = [region for region in applied.regions if region.kind == "weight"]
     written = [region for region in weights if hashes[region.key] == applied.hashes_at_apply[region.key]]
-    orthonormal = applied.treatment.init in ORTHONORMAL
-    found: list[Finding] = []
+    covered, findings = geometry_of(written, applied.treatment, norms=applied.norms_at_apply)
+    return "geometry", covered, iter(findings)
+
+
+def geometry_of(
+    weights: Sequence[Region], treatment: Treatment, *, norms: dict[str, list[float]] | None = None
+) -> tuple[str, list[Finding]]:
+    """What was covered, and the heads whose rows are not orthonormal or not of the right size."""
+    orthonormal = treatment.init in ORTHONORMAL
+    findings: list[Finding] = []
     worst = 0.0
-    for region in written:
+    for region in weights:
         projection = region.projection
-        gram_HDD = gram(projection)
         tolerance = orthonormal_tolerance(region.parameter.dtype)
         eye_DD = torch.eye(projection.head_dim, dtype=torch.float64)
-        for head, (gram_DD, norm) in enumerate(zip(gram_HDD, applied.norms_at_apply[region.key], strict=True)):
+        for head, gram_DD in enumerate(gram(projection)):
             where = f"{region.key}, layer {projection.layer}, head {head}"
-            measured_norm = gram_DD.trace().sqrt().item()
-            expected_norm = projection.head_dim**0.5 if orthonormal and applied.treatment.scale == "unit" else norm
-            if abs(measured_norm - expected_norm) > tolerance * max(expected_norm, 1e-30):
-                found.append(
+            measured = gram_DD.trace().sqrt().item()
+            expected = norms[region.key][head] if norms else None
+            if orthonormal and treatment.scale == "unit":
+                expected = projection.head_dim**0.5
+            if expected is not None and not abs(measured - expected) <= tolerance * expected:
+                findings.append(
                     Finding(
-                        code="WRONG-SCALE",
-                        expected=f"norm {expected_norm:.6g}",
-                        measured=f"{measured_norm:.6g}",
-                        where=where,
+                        code="WRONG-SCALE", expected=f"norm {expected:.6g}", measured=f"{measured:.6g}", where=where
                     )
                 )
             if orthonormal:
-                scale = gram_DD.trace() / projection.head_dim
-                deviation = (gram_DD / scale - eye_DD).abs().max().item()
+                deviation = (gram_DD * (projection.head_dim / measured**2) - eye_DD).abs().max().item()
                 worst = max(worst, deviation)
                 if not deviation <= tolerance:
-                    found.append(
+                    findings.append(
                         Finding(
                             code="NOT-ORTHONORMAL",
                             expected=f"max |W W^T - I| <= {tolerance:.1e}",
@@ -167,14 +172,10 @@ def _geometry(applied: Applied, hashes: dict[str, str]) -> _Part:
                             where=where,
                         )
                     )
-    heads = sum(region.projection.num_heads for region in written)
-    layers = len({region.projection.layer for region in written})
+    heads = sum(region.projection.num_heads for region in weights)
+    layers = len({region.projection.layer for region in weights})
     rows = f"orthonormal to {worst:.1e}" if orthonormal else "no orthonormality claimed"
-    return (
-        "geometry",
-        f"{heads} heads in {layers} layers, {rows}; scale {applied.treatment.scale or 'kept'}",
-        iter(found),
-    )
+    return f"{heads} heads in {layers} layers, {rows}; scale {treatment.scale or 'kept'}", findings
 
 
 def _learning(applied: Applied) -> _Part:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from oelm.table import aligned
+
 if TYPE_CHECKING:
     from oelm.heads.applied import Applied
 
@@ -22,7 +24,7 @@ def applied_table(applied: Applied) -> str:
     rows.append((*map(_shown, everything), _share(counts.total, counts.total)))
     title = f"{type(applied.model).__name__}: {applied.treatment}, seed {applied.seed}"
     frozen = f"frozen {counts.frozen:,} of {counts.total:,} weights ({_share(counts.frozen, counts.total)})"
-    return "\n".join([title, *_aligned([_COLUMNS, *rows]), frozen])
+    return "\n".join([title, *aligned([_COLUMNS, *rows], left=("", "head", "layout")), frozen])
 
 
 def _role_row(applied: Applied, role: str, total: int) -> tuple[str, ...]:
@@ -35,18 +37,6 @@ def _role_row(applied: Applied, role: str, total: int) -> tuple[str, ...]:
     layouts = sorted({projection.layout.arrangement for projection in projections})
     cells = (role, len(projections), _list(heads), _list(shapes), _list(layouts), frozen, numel - frozen, numel)
     return (*map(_shown, cells), _share(numel, total))
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    left = {0, 3, 4}
-    return [
-        "  ".join(
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _shown(cell: object) -> str:
