@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import torch
 import transformers
-from interleave import interleave
 from torch import nn
 
 import oelm
+from interleave import interleave
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import torch
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-import transformers  # noqa: E402  (reads the environment)
+import transformers
 
 transformers.utils.logging.set_verbosity(40)
 transformers.utils.logging.disable_progress_bar()

@@ -6,11 +6,11 @@ import pytest
 import torch
 import transformers
 from torch import nn
-from zoo import FAMILIES, Family
 
 import oelm
 from oelm.heads.find import find_projections
 from oelm.treatment import FITS_WIDTH, ORTHONORMAL
+from zoo import FAMILIES, Family
 
 families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 

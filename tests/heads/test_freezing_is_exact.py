@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from zoo import FAMILIES, Family
 
 import oelm
+from zoo import FAMILIES, Family
 
 NAMES = ["bert", "oelm-gpt", "gpt2", "gpt-neox", "falcon-new", "torch-encoder"]
 some_families = pytest.mark.parametrize("family", [f for f in FAMILIES if f.name in NAMES], ids=lambda f: f.name)

@@ -88,9 +88,10 @@ def audit(applied: Applied, *, optimizer: torch.optim.Optimizer | None, stepped:
 
 def _counts(applied: Applied) -> _Part:
     now, then = applied.counts, applied.counts_at_apply
-    # What apply froze may have been given back since: the frozen count follows the regions.
-    given_back = [region for region in applied.regions if region.key in applied.frozen_at_apply and _learns(region)]
-    frozen = then.frozen - sum(region.numel for region in given_back)
+    # Layers may have been given back, or taken again, since.
+    sizes = {region.key: region.numel for region in applied.regions}
+    frozen = then.frozen + sum(sizes[key] for key in applied.frozen_hashes.keys() - applied.frozen_at_apply)
+    frozen -= sum(sizes[key] for key in applied.frozen_at_apply - applied.frozen_hashes.keys())
 
     def findings() -> Iterator[Finding]:
         for name, expected, measured in (

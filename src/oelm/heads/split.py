@@ -125,6 +125,9 @@ class Split(nn.Module):
     ) -> None:
         absent = set()
         for name in self.fused_names:
+            for part in (f"{prefix}{name}_reservoir", f"{prefix}{name}_rest"):
+                if state_dict.pop(part, None) is not None and strict:
+                    unexpected_keys.append(part)  # to the outside there are no parts
             tensor = state_dict.pop(prefix + name, None)
             expected = self.fused(name)
             assert expected is not None
