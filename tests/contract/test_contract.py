@@ -305,6 +305,19 @@ def test_counts(family):
 
 
 @families
+def test_the_table_shows_both_roles(family):
+    applied = oelm.apply(family.model(), init="orthogonal", freeze="q")
+    lines = str(applied).splitlines()
+    assert lines[1].split() == ["layers", "heads", "head", "layout", "frozen", "trainable", "total", "share"]
+    numbers = {line.split()[0]: line.split()[-5:-2] for line in lines[2:6]}
+    assert set(numbers) == {"q", "k", "other", "all"}
+    counts = applied.counts
+    assert numbers["all"] == [f"{n:,}" for n in (counts.frozen, counts.trainable, counts.total)]
+    assert numbers["q"][1] == numbers["k"][0] == "0"
+    assert len(lines) == 7, "no word of adapters"
+
+
+@families
 def test_copies_are_models_of_their_own(family):
     """A deep copy (as EMA makes) has the same bits, its own storage, and is known to be treated."""
     model = family.model()

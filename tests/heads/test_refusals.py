@@ -243,3 +243,15 @@ def test_tied_layers_are_treated_once():
     applied = oelm.apply(model, **TREATMENT)
     assert {region.projection.layer for region in applied.regions} == {0}
     applied.audit().check()
+
+
+def test_gguf_kept_quantised():
+    """transformers' own layer for GGUF blocks, in the place of a projection."""
+    from transformers.integrations.gguf.utils import GgufLinear
+
+    q8_0 = 8  # ggml's number of the type
+    model = next(f for f in FAMILIES if f.name == "llama").model()
+    attention = model.model.layers[0].self_attn
+    attention.q_proj = GgufLinear(64, 48, q8_0)
+    with pytest.raises(oelm.ModelError, match=r"torch\.uint8[\s\S]*q_proj[\s\S]*unquantised"):
+        oelm.apply(model, **TREATMENT)

@@ -58,7 +58,7 @@ def _facts(model: str | None, config: str | None, treatment: Treatment) -> dict[
                 "head_dim": projection.head_dim,
                 "width": projection.width,
                 "bias": projection.has_bias,
-                "dtype": str(projection.weight_parameter.dtype).removeprefix("torch."),
+                "dtype": str(projection.weight_rows(0).dtype).removeprefix("torch."),
             }
             for projection in projections
         ],

@@ -127,8 +127,14 @@ def _check_model(model: nn.Module, treated: Sequence[Projection]) -> None:
             raise ModelError(
                 "an adapter is merged into the weight", where=projection.name, hint="model.unmerge_adapter()"
             )
-        parameter = projection.weight_parameter
-        if parameter.is_meta:
+        held = projection.weight_rows(0)
+        if not projection.is_parameter:
+            raise ModelError(
+                "the weight is kept in a buffer, where nothing learns",
+                where=projection.name,
+                hint="make it a Parameter",
+            )
+        if held.is_meta:
             raise ModelError(
                 "the weight is on the meta device: there is nothing to treat",
                 where=projection.name,

@@ -41,7 +41,7 @@ def saving(model: nn.Module, treatment: Treatment) -> Saving:
     )
     return Saving(
         frozen=sum(region.numel for region in regions),
-        memory_bytes=sum(3 * region.numel * region.parameter.element_size() for region in regions),
+        memory_bytes=sum(3 * region.numel * region.rows(0).element_size() for region in regions),
         linear_work=_matrices(regions) / (3 * linear),
     )
 

@@ -24,7 +24,16 @@ def applied_table(applied: Applied) -> str:
     rows.append((*map(_shown, everything), _share(counts.total, counts.total)))
     title = f"{type(applied.model).__name__}: {applied.treatment}, seed {applied.seed}"
     frozen = f"frozen {counts.frozen:,} of {counts.total:,} weights ({_share(counts.frozen, counts.total)})"
-    return "\n".join([title, *aligned([_COLUMNS, *rows], left=("", "head", "layout")), frozen])
+    return "\n".join([title, *aligned([_COLUMNS, *rows], left=("", "head", "layout")), frozen, *_adapters(applied)])
+
+
+def _adapters(applied: Applied) -> list[str]:
+    """An adapter on a frozen projection still changes what it computes; that should not go unnoticed."""
+    adapted = {region.projection.role for region in applied.frozen if region.projection.is_adapted}
+    if not adapted:
+        return []
+    roles = " and ".join(role for role in ("q", "k") if role in adapted)
+    return [f"adapters on {roles} learn: the base weights are frozen, what they compute with the adapter is not"]
 
 
 def _role_row(applied: Applied, role: str, total: int) -> tuple[str, ...]:

@@ -44,6 +44,12 @@ class Projection:
         return self.layout.query if self.role == "q" else self.layout.key
 
     @property
+    def is_adapted(self) -> bool:
+        """Whether an adapter (PEFT) wraps the module that holds the weight."""
+        held = getattr(self.attention, self.path, None)
+        return isinstance(held, nn.Module) and held is not self.owner
+
+    @property
     def owner(self) -> nn.Module:
         """The module that has the weight as a parameter; looked up anew, since freezing may split it."""
         return owner_of(self.attention, self.path)
@@ -67,6 +73,12 @@ class Projection:
         if isinstance(owner, Split):
             return self.bias_name in owner.fused_names
         return getattr(owner, self.bias_name, None) is not None
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether the weight can learn at all; some models keep frozen weights in buffers."""
+        owner = self.owner
+        return isinstance(owner, Split) or isinstance(getattr(owner, self.weight_name), nn.Parameter)
 
     @property
     def weight_parameter(self) -> nn.Parameter:

@@ -1,0 +1,177 @@
+"""The command line: what it prints, and its exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import oelm
+from oelm.cli.main import main
+from zoo import FAMILIES
+
+BERT, GPT2 = (next(f for f in FAMILIES if f.name == name) for name in ("bert", "gpt2"))
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """`oelm WORDS` in this process: (exit code, stdout, stderr)."""
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["oelm", *map(str, words)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        out, errors = capsys.readouterr()
+        return subprocess.CompletedProcess(words, stopped.value.code, out, errors)
+
+    return call
+
+
+@pytest.fixture
+def base(tmp_path):
+    GPT2.model().save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+@pytest.fixture
+def treated(base, tmp_path):
+    model = transformers.GPT2LMHeadModel.from_pretrained(base)
+    applied = oelm.apply(model, init="orthogonalize", freeze="qk", seed=5)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    GPT2.loss(model).backward()
+    optimizer.step()
+    applied.save_pretrained(tmp_path / "treated")
+    return tmp_path / "treated"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["inspect", "--help"], ["audit", "--help"]])
+def test_help_does_not_wait_for_torch(words, tmp_path):
+    """torch and transformers cannot even be imported here."""
+    for name in ("torch", "transformers"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('imported')")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("oelm"), *words],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "oelm" in done.stdout
+    assert oelm.__version__ in done.stdout or "--help" in words
+
+
+def test_inspect_shows_layout_heads_counts_and_savings(run, base):
+    done = run("inspect", base)
+    assert done.returncode == 0, done.stderr
+    counts = oelm.count(GPT2.model())
+    assert f"{counts.total:,} weights, {counts.qk:,} of them Q/K" in done.stdout
+    assert "transformer.h.1.attn.c_attn.weight" in done.stdout
+    assert "stacked" in done.stdout
+    assert f"{counts.qk:,} weights frozen" in done.stdout
+    assert "singular values" in done.stdout
+
+
+def test_inspect_as_json(run, base):
+    facts = json.loads(run("inspect", base, "--json", "--freeze", "k", "--layers", "first:0.5").stdout)
+    assert facts["class"] == "GPT2LMHeadModel"
+    assert facts["counts"] == oelm.count(GPT2.model()).to_dict()
+    assert facts["saving"]["frozen"] == facts["counts"]["qk"] // 4
+    assert [p["role"] for p in facts["projections"]] == ["q", "k", "q", "k"]
+    expected = oelm.orthonormality(GPT2.model())
+    assert [row["deviation"] for row in facts["orthonormality"]] == pytest.approx([r.deviation for r in expected])
+
+
+def test_inspect_of_a_configuration_needs_no_weights(run, base):
+    (base / "model.safetensors").unlink()
+    for place in (base, base / "config.json"):
+        done = run("inspect", "--config", place)
+        assert done.returncode == 0, done.stderr
+        assert "without weights" in done.stdout
+        assert f"{oelm.count(GPT2.model()).qk:,} weights frozen" in done.stdout
+    facts = json.loads(run("inspect", "--config", base, "--json").stdout)
+    assert facts["orthonormality"] is None
+
+
+def test_audit_passes_for_what_we_saved(run, treated, base):
+    done = run("audit", treated)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "audit passed" in done.stdout
+    assert "8 tensors by SHA-256" in done.stdout
+    done = run("audit", treated, "--against", base, "--json")
+    assert done.returncode == 0, done.stderr + done.stdout
+    result = json.loads(done.stdout)
+    assert result["ok"] is True
+    assert result["looked_at"]["base"] == "8 of 8 tensors as the treatment makes them from the base"
+
+
+def test_audit_finds_a_bit_that_moved(run, treated, base):
+    tensors = load_file(treated / "model.safetensors")
+    weight = tensors["transformer.h.0.attn.c_attn.weight"]  # (width, rows): column 0 is a query row
+    weight.view(torch.int32)[0, 0] ^= 1
+    save_file(tensors, treated / "model.safetensors", metadata={"format": "pt"})
+    done = run("audit", treated, "--against", base)
+    assert done.returncode == 1
+    assert "FROZEN-MOVED  transformer.h.0.attn.c_attn.weight[q]" in done.stdout
+    assert "DIFFERS-FROM-BASE  transformer.h.0.attn.c_attn.weight[q]" in done.stdout
+
+
+def test_audit_finds_another_base_or_seed(run, treated, tmp_path):
+    GPT2.model(seed=1).save_pretrained(tmp_path / "other")
+    done = run("audit", treated, "--against", tmp_path / "other")
+    assert done.returncode == 1
+    assert done.stdout.count("DIFFERS-FROM-BASE") == 8
+
+
+def test_audit_of_anyones_model(run, base, tmp_path):
+    """Fine-tuned by someone with frozen queries and keys, or not."""
+    model = transformers.GPT2LMHeadModel.from_pretrained(base)
+    model.transformer.wte.weight.data.add_(0.1)
+    model.save_pretrained(tmp_path / "frozen")
+    done = run("audit", tmp_path / "frozen", "--against", base)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "8 of 8 tensors as in the base" in done.stdout
+    model.transformer.h[1].attn.c_attn.weight.data[:, 0] += 0.1
+    model.save_pretrained(tmp_path / "moved")
+    done = run("audit", tmp_path / "moved", "--against", base)
+    assert done.returncode == 1
+    assert done.stdout.count("DIFFERS-FROM-BASE") == 1
+
+
+def test_audit_counts_what_is_in_the_files(run, treated):
+    """Weights kept in tensors that the class does not know are lost on loading: that is said."""
+    tensors = load_file(treated / "model.safetensors")
+    tensors["transformer.h.0.attn.reservoir"] = torch.zeros(24, 24)
+    save_file(tensors, treated / "model.safetensors", metadata={"format": "pt"})
+    done = run("audit", treated)
+    assert done.returncode == 1
+    assert "COUNT-MISSES-BUFFERS" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["inspect"], "say which model"),
+        (["inspect", "a", "--config", "b"], "say which model"),
+        (["inspect", "no/such-model"], "no model configuration was found"),
+        (["inspect", "BASE", "--freeze", "qq"], "did you mean 'q'"),
+        (["inspect", "BASE", "--layers", "0-9"], "asks for layer 2"),
+        (["inspect", "EMPTY"], "no model configuration was found"),
+        (["audit", "BASE"], "has no oelm.json"),
+        (["audit", "NOWHERE"], "there is no folder"),
+        (["audit", "BASE", "--against", "NOWHERE"], "no model could be loaded"),
+        (["audit", "BASE", "--agianst", "NOWHERE"], "--against"),
+        (["inspekt"], "No such command"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(run, words, says, base, tmp_path):
+    (tmp_path / "empty").mkdir()
+    places = {"BASE": base, "EMPTY": tmp_path / "empty", "NOWHERE": tmp_path / "nowhere"}
+    done = run(*(places.get(word, word) for word in words))
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

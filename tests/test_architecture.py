@@ -1,0 +1,64 @@
+"""The shape of the code: imports point one way, and what needs no torch imports none."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import oelm
+
+SOURCE = Path(oelm.__file__).parent
+# Each may import from those before it, and from itself.
+ORDER = ["version", "errors", "seeds", "table", "treatment", "heads", "models", "cli"]
+# The method saves and loads models, and audits what is saved.
+EXCEPTIONS = {("heads/save.py", "models"), ("heads/folder.py", "models")}
+
+
+def imports(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text())
+    names = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return {name.split(".")[1] for name in names if name.startswith("oelm.")}
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_one_way(path):
+    relative = path.relative_to(SOURCE)
+    part = relative.parts[0].removesuffix(".py")
+    if part == "__init__":
+        return
+    allowed = ORDER[: ORDER.index(part) + 1]
+    for name in imports(path):
+        assert name in allowed or (str(relative), name) in EXCEPTIONS, f"{relative} imports {name}"
+
+
+def test_no_torch_until_it_is_needed():
+    uses = "oelm.Treatment(freeze='qk'); oelm.seed_for(0); oelm.OelmError"
+    code = f"import sys, oelm; {uses}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_heads_needs_no_transformers():
+    """The method is torch only; transformers is imported where its models are loaded or trained."""
+    code = (
+        "import sys, torch, oelm; from torch import nn; m = nn.Sequential(nn.MultiheadAttention(8, 2));"
+        "oelm.apply(m, init='orthogonal', freeze='qk').audit().check(); assert 'transformers' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_public_names():
+    assert set(oelm.__all__) - {"__version__"} == set(oelm._HOMES)
+    for name in oelm.__all__:
+        assert getattr(oelm, name) is not None
+        assert name in dir(oelm)
+    with pytest.raises(AttributeError, match="no attribute 'aply'"):
+        oelm.aply  # noqa: B018
+    stubs = (SOURCE / "__init__.py").read_text().split("TYPE_CHECKING:")[1].split("_HOMES")[0]
+    assert all(name in stubs for name in oelm._HOMES), "type checkers see the same names"
+
+
+def test_there_is_no_utils():
+    assert not [path for path in SOURCE.rglob("*.py") if path.stem in ("utils", "helpers", "misc", "common")]

@@ -1,0 +1,95 @@
+"""The documentation is true: its Python runs, and the README shows the examples as they are."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oelm.heads import audit, folder, layouts
+from oelm.treatment import Treatment
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = ["library", "trainer"]
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def _blocks(page: Path) -> Iterator[tuple[int, str, str]]:
+    """(first line, language, text) of every fenced block."""
+    text = page.read_text(encoding="utf-8")
+    for fence in _FENCE.finditer(text):
+        yield text.count("\n", 0, fence.start(2)) + 1, fence[1], fence[2]
+
+
+@pytest.fixture
+def own_layouts() -> Iterator[None]:
+    """Layouts that a page registers are forgotten after it: other tests may need these classes to be unknown."""
+    known = {name: list(rows) for name, rows in layouts._layouts.items()}
+    arrangements = dict(layouts.ARRANGEMENTS)
+    yield
+    for table, before in ((layouts._layouts, known), (layouts.ARRANGEMENTS, arrangements)):
+        table.clear()
+        table.update(before)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_blocks_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_layouts: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": f"docs_{page.stem}"}
+    for line, language, text in _blocks(page):
+        if language == "python":
+            # Empty lines in front, so that a traceback shows the line of the page.
+            exec(compile("\n" * (line - 1) + text, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    assert {language for _, language, _ in _blocks(page)} <= {"python", "text", "console"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
+        linked = page.parent / target if target else page
+        assert linked.is_file(), target
+        headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
+        anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in anchors, f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_readme_shows_the_example(name: str) -> None:
+    shown = [text for _, language, text in _blocks(ROOT / "README.md") if language == "python"]
+    assert (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8") in shown
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_runs(name: str, tmp_path: Path) -> None:
+    script = ROOT / "examples" / f"{name}.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "audit passed" in done.stdout
+    assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
+
+
+def test_every_finding_is_explained() -> None:
+    sources = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (audit, folder))
+    codes = set(re.findall(r'"([A-Z]+(?:-[A-Z]+)+)"', sources))
+    page = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    assert codes
+    assert not {code for code in codes if f"`{code}`" not in page}
+
+
+def test_every_arrangement_and_field_is_explained() -> None:
+    page = (ROOT / "docs" / "layouts.md").read_text(encoding="utf-8")
+    assert not {name for name in layouts.ARRANGEMENTS if f"| `{name}` |" not in page}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not {name for name in Treatment.__dataclass_fields__ if f"| `{name}` |" not in readme}

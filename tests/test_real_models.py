@@ -1,0 +1,68 @@
+"""Real models: treated, trained a few steps, saved, reloaded by plain transformers and audited."""
+
+import pytest
+import torch
+import transformers
+
+import oelm
+
+
+def texts(tokenizer):
+    sentences = ["Once upon a time there was a little girl.", "She loved to play outside in the park.", "The end."]
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer(sentences, padding=True, return_tensors="pt")
+
+
+def train(model, batch, labels):
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, weight_decay=0.01)
+    model.train()
+    losses = []
+    for _ in range(5):
+        loss = model(**batch, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    model.eval()
+    return optimizer, losses
+
+
+@pytest.mark.parametrize("init", ["keep", "orthogonalize", "polar"])
+def test_stories_llama(shared_model, tmp_path, init):
+    folder = shared_model("stories260K-llama")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    batch = texts(transformers.AutoTokenizer.from_pretrained(folder))
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    applied = oelm.apply(model, init=init, freeze="qk")
+    assert {p.num_heads for p in (region.projection for region in applied.regions)} == {8, 4}
+    optimizer, losses = train(model, batch, labels)
+    assert losses[-1] < losses[0]
+    applied.audit(optimizer=optimizer).check()
+    check_trip(model, applied, batch, folder, tmp_path)
+
+
+@pytest.mark.parametrize("init", ["keep", "orthogonalize", "polar"])
+def test_bert_tiny(shared_model, tmp_path, init):
+    folder = shared_model("bert-tiny-question-classifier")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    batch = texts(transformers.AutoTokenizer.from_pretrained(folder))
+    applied = oelm.apply(model, init=init, freeze="qk")
+    assert applied.counts.frozen == 66_048
+    labels = 1 - model(**batch).logits.argmax(-1)  # it has learnt its own task: teach it the opposite
+    optimizer, losses = train(model, batch, labels)
+    assert losses[-1] < losses[0]
+    applied.audit(optimizer=optimizer).check()
+    check_trip(model, applied, batch, folder, tmp_path)
+
+
+def check_trip(model, applied, batch, base, tmp_path):
+    from oelm.heads.folder import audit_folder
+
+    applied.save_pretrained(tmp_path)
+    plain = type(model).from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        assert torch.equal(plain(**batch).logits, model(**batch).logits)
+    audit_folder(tmp_path, against=base).check()
+    _, again = oelm.from_pretrained(tmp_path)
+    again.audit().check()
