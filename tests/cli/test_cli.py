@@ -127,6 +127,15 @@ def test_audit_finds_another_base_or_seed(run, treated, tmp_path):
     assert done.stdout.count("DIFFERS-FROM-BASE") == 8
 
 
+def test_a_base_with_other_heads_is_refused(run, treated, tmp_path):
+    config = GPT2.model().config
+    config.n_layer = 1
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "short")
+    done = run("audit", treated, "--against", tmp_path / "short")
+    assert done.returncode == 2
+    assert "other heads than the audited model" in done.stderr
+
+
 def test_audit_of_anyones_model(run, base, tmp_path):
     """Fine-tuned by someone with frozen queries and keys, or not."""
     model = transformers.GPT2LMHeadModel.from_pretrained(base)

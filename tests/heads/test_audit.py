@@ -216,7 +216,7 @@ def test_counts_follow_layers_given_back(family):
     with pytest.raises(oelm.TreatmentError, match="frozen already"):
         applied.refreeze()
     applied.unfreeze()
-    with pytest.raises(oelm.TreatmentError, match="none of them is frozen"):
+    with pytest.raises(oelm.TreatmentError, match="holds none of them frozen"):
         applied.unfreeze()
 
 

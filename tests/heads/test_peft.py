@@ -44,7 +44,7 @@ def test_the_base_weight_is_treated(name, targets, task):
         optimizer.step()
         optimizer.zero_grad()
     applied.audit(optimizer=optimizer).check()
-    with pytest.raises(oelm.TreatmentError, match="none of them is frozen"):
+    with pytest.raises(oelm.TreatmentError, match="holds none of them frozen"):
         applied.unfreeze()  # PEFT froze the base, not the treatment
     applied.undo()
     assert {name for name, p in model.named_parameters() if p.requires_grad} == trainable

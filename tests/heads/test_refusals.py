@@ -172,6 +172,11 @@ def test_sharded_parameters(tmp_path):
             oelm.apply(model, **TREATMENT)
         with pytest.raises(oelm.ModelError, match="wrapped in DistributedDataParallel"):
             oelm.apply(nn.parallel.DistributedDataParallel(BERT.model()), **TREATMENT)
+        later = BERT.model()
+        applied = oelm.apply(later, **TREATMENT)
+        fully_shard(later)
+        with pytest.raises(oelm.ModelError, match=r"DTensor cannot be hashed[\s\S]*sharded"):
+            applied.audit()
     finally:
         dist.destroy_process_group()
 
@@ -226,14 +231,36 @@ def test_one_bias_for_separate_weights():
     assert [region.key for region in applied.frozen] == ["0.q_proj_weight", "0.k_proj_weight"]
 
 
-def test_subclasses_that_change_torch_attention():
-    class Mine(nn.MultiheadAttention):
-        def forward(self, *args, **kwargs):
-            return super().forward(*args, **kwargs)
+class MyAttention(nn.MultiheadAttention):
+    pass
 
-    model = nn.Sequential(Mine(8, 2))
-    assert_refused(model, oelm.ModelError, "cannot be split safely")
-    oelm.apply(model, init="orthogonal").audit().check()
+
+class DoublingLinear(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class RawAttention(nn.Module):
+    """A fused weight that is a parameter of the attention module itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.head_dim = nn.Parameter(torch.randn(24, 8)), 4
+
+
+def test_fused_weights_that_cannot_be_split_safely(monkeypatch):
+    """A split module computes a plain linear map: what a class of the user's does besides would be lost."""
+    doubling = GPT2.model()
+    doubling.transformer.h[1].attn.c_attn.__class__ = type("Mine", (DoublingLinear,), {})
+    raw = nn.Sequential(RawAttention())
+    monkeypatch.setattr("oelm.heads.layouts._layouts", {})
+    oelm.register_layout(RawAttention, query="qkv", key="qkv", arrangement="stacked")
+    assert_refused(raw, oelm.ModelError, "fused weight of a RawAttention cannot be split")
+    monkeypatch.undo()
+    assert_refused(doubling, oelm.ModelError, "fused weight of a Mine cannot be split")
+    mine = nn.Sequential(MyAttention(8, 2))
+    assert_refused(mine, oelm.ModelError, "fused weight of a MyAttention cannot be split")
+    oelm.apply(mine, init="orthogonal").audit().check()  # without freezing nothing needs to be split
 
 
 def test_tied_layers_are_treated_once():

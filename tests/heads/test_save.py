@@ -168,3 +168,12 @@ def test_state_dicts_are_enough_for_plain_torch_models(tmp_path):
     plain = encoder.model(seed=1)
     plain.load_state_dict(load_file(tmp_path / "model.safetensors"))
     assert torch.allclose(encoder.logits(plain), encoder.logits(model), atol=1e-6)
+
+
+def test_a_frozen_tensor_that_has_moved_is_not_saved(tmp_path):
+    """Hashing it again would make the record vouch for the wrong bits."""
+    applied = oelm.apply(BERT.model(), freeze="qk")
+    applied.frozen[0].rows(0).add_(1.0)
+    with pytest.raises(oelm.AuditFailed, match=r"1 frozen tensors have moved[\s\S]*query\.weight"):
+        applied.save_pretrained(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -53,7 +53,7 @@ def _facts(model: str | None, config: str | None, treatment: Treatment) -> dict[
                 "layer": projection.layer,
                 "role": projection.role,
                 "name": projection.name,
-                "layout": projection.layout.arrangement,
+                "layout": projection.arrangement,
                 "heads": projection.num_heads,
                 "head_dim": projection.head_dim,
                 "width": projection.width,

@@ -104,7 +104,8 @@ class Applied:
         regions = [region for region in self._regions_in(layers) if not region.parameter.requires_grad]
         if not regions:
             raise TreatmentError(
-                f"layers {layers!r}: none of them is frozen", hint=f"frozen layers: {self._frozen_layers() or 'none'}"
+                f"layers {layers!r}: the treatment holds none of them frozen",
+                hint=f"layers it holds frozen: {self._frozen_layers() or 'none'}",
             )
         parameters = set_learning(regions, True)
         for region in regions:
@@ -187,7 +188,7 @@ class Applied:
         ]
 
     def _frozen_layers(self) -> list[int]:
-        return sorted({region.projection.layer for region in self.frozen})
+        return sorted({region.projection.layer for region in self.frozen if region.key in self._freezable})
 
     def __str__(self) -> str:
         from oelm.heads.table import applied_table

@@ -3,7 +3,8 @@
 Shape suffixes: B = heads at a time, H = heads, D = rows of a head, M = model width.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -120,7 +121,7 @@ def _check_model(model: nn.Module, treated: Sequence[Projection]) -> None:
             raise ModelError(
                 "the model has been treated already",
                 where=projection.name,
-                hint="applied.undo() before treating it again",
+                hint="applied.undo() first; a copy of a treated model counts as treated",
             )
         adapter = getattr(projection.attention, projection.path, None)
         if getattr(adapter, "merged", False):
@@ -176,15 +177,12 @@ def _check_fit(treated: Sequence[Projection], frozen: Sequence[Projection], trea
                 where=projection.bias_path,
                 hint="bias='train'",
             )
-        owner = projection.owner
-        if (
-            needs_split(projection)
-            and isinstance(owner, nn.MultiheadAttention)
-            and type(owner) is not nn.MultiheadAttention
-        ):
+        if needs_split(projection) and not _can_split(projection.owner):
             raise ModelError(
-                f"{type(owner).__name__} changes nn.MultiheadAttention, so its fused weight cannot be split safely",
+                f"the fused weight of a {type(projection.owner).__name__} cannot be split safely",
                 where=projection.name,
+                why="what its own forward does with the weight would be lost",
+                hint="keep it in a plain nn.Linear, or q and k in matrices of their own",
             )
         if needs_split(projection) and is_adapted(projection.attention):
             raise ModelError(
@@ -192,6 +190,11 @@ def _check_fit(treated: Sequence[Projection], frozen: Sequence[Projection], trea
                 where=projection.name,
                 hint="freeze the base model, as PEFT does, or treat the model before the adapter is added",
             )
+
+
+def _can_split(owner: nn.Module) -> bool:
+    """Plain linear maps: torch's own, and those of transformers (Conv1D, FalconLinear)."""
+    return type(owner) in (nn.Linear, nn.MultiheadAttention) or type(owner).__module__.startswith("transformers.")
 
 
 def _check_integrity(model: nn.Module, frozen: Sequence[Projection]) -> None:
@@ -225,7 +228,7 @@ def _blocks(projection: Projection, heads: range, treatment: Treatment, seed: in
         source_BDM = _weights(projection, heads)
         norm_B11 = torch.linalg.matrix_norm(source_BDM, keepdim=True)
     if not reads:
-        source_BDM = torch.stack(list(_fresh(projection, heads, treatment, seed)))
+        source_BDM = _fresh(projection, heads, treatment, seed)
     match init:
         case "orthogonalize" | "orthogonal":
             blocks_BDM = draw.orthonormalize_rows(source_BDM)
@@ -251,12 +254,17 @@ def _weights(projection: Projection, heads: range) -> Tensor:
     return out
 
 
-def _fresh(projection: Projection, heads: range, treatment: Treatment, seed: int) -> Iterator[Tensor]:
-    """New blocks that do not depend on the old weights; every head has a stream of its own."""
-    for head in heads:
-        if treatment.init == "identity":
-            yield draw.identity_rows(head, projection.head_dim, projection.width)
-        else:
-            generator = torch.Generator()
-            generator.manual_seed(seed_for(seed, "qk", projection.layer, projection.role, head))
-            yield draw.gaussian_rows(projection.head_dim, projection.width, generator=generator)
+def _fresh(projection: Projection, heads: range, treatment: Treatment, seed: int) -> Tensor:
+    """New blocks that do not depend on the old weights, (B, D, M); every head has a stream of its own."""
+    rows, width = projection.head_dim, projection.width
+    if treatment.init == "identity":
+        return torch.stack([draw.identity_rows(head, rows, width) for head in heads])
+
+    def gaussian(head: int) -> Tensor:
+        generator = torch.Generator()
+        generator.manual_seed(seed_for(seed, "qk", projection.layer, projection.role, head))
+        return draw.gaussian_rows(rows, width, generator=generator)
+
+    # torch draws float64 on one core; streams of their own let heads be drawn side by side
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return torch.stack(list(pool.map(gaussian, heads)))

@@ -74,10 +74,10 @@ def audit(applied: Applied, *, optimizer: torch.optim.Optimizer | None, stepped:
         _geometry(applied, hashes),
         _learning(applied),
         _task_head(applied),
-        _gradients(applied),
     ]
     if optimizer is not None:
         parts.append(_optimizer(applied, optimizer))
+    parts.append(_gradients(applied))
     if stepped or (stepped is None and optimizer is not None and optimizer.state):
         parts.append(_moved(applied, optimizer))
     return Audit(
@@ -216,7 +216,7 @@ def _task_head(applied: Applied) -> _Part:
                     code="HEAD-FROZEN", expected="trainable task head and pooler", measured="frozen", where=name
                 )
 
-    return "task head", f"{len(head)} tensors of task head and pooler trainable", findings()
+    return "task head", f"{len(head)} tensors of task head and pooler looked at", findings()
 
 
 def _gradients(applied: Applied) -> _Part:
@@ -230,7 +230,7 @@ def _gradients(applied: Applied) -> _Part:
             if have and parameter.requires_grad and parameter.grad is None:
                 yield Finding(code="NO-GRADIENT", expected="a gradient, as others have", measured="none", where=name)
 
-    return "gradients", f"{len(have)} tensors have one" if have else "none there (no backward pass yet)", findings()
+    return "gradients", f"{len(have)} tensors have one" if have else "none at the moment", findings()
 
 
 def _optimizer(applied: Applied, optimizer: torch.optim.Optimizer) -> _Part:

@@ -6,6 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from oelm.errors import TreatmentError
 from oelm.heads.applied import Applied
 
 
@@ -23,6 +24,12 @@ class AuditCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        if self.applied.treatment.unfreeze is not None and args.world_size > 1:
+            raise TreatmentError(
+                "an unfreeze schedule does not work with several processes",
+                why="DistributedDataParallel has fixed at the start which gradients it reduces",
+                hint="one process, or no unfreeze",
+            )
         self._audit(kwargs.get("optimizer"), state)
         self._versions = self._now()
 

@@ -136,10 +136,8 @@ def _projection(role: Role, layer: int, path: str, attention: nn.Module, layout:
 
 def _head_numbers(attention: nn.Module, layout: Layout, blocks: int, where: str) -> tuple[int, int]:
     """(H, K) from the number of D-row blocks in the matrix at hand."""
-    if layout.arrangement == "separate":
-        return blocks, blocks
-    if layout.arrangement == "key-value":
-        return blocks, blocks // 2  # each role knows its own matrix, and asks only for its own number
+    if layout.query != layout.key:  # each role knows its own matrix, and asks only for its own number
+        return blocks, blocks // 2 if layout.arrangement == "key-value" else blocks
     key_heads = getattr(attention, layout.key_heads) if layout.key_heads else blocks // 3
     heads = blocks - 2 * key_heads
     if heads < key_heads or heads % key_heads:

@@ -102,7 +102,7 @@ def _against_base(
     if saved is not None:
         apply(base, saved.treatment, seed=saved.seed, keep_undo=False)
     theirs = {region.key: region for projection in find_projections(base) for region in regions_of(projection)}
-    if theirs.keys() < {region.key for region in frozen}:
+    if not theirs.keys() >= {region.key for region in frozen}:
         raise ModelError(f"{against} has other heads than the audited model, so they cannot be compared")
     expected = "as the treatment makes them from the base" if saved is not None else "as in the base"
     differing = [region for region in frozen if region.sha256() != theirs[region.key].sha256()]

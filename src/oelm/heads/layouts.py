@@ -188,16 +188,16 @@ def register_layout(
     wins. Prove it with `oelm.prove_layout(model, inputs)`.
     """
     name = attention if isinstance(attention, str) else _dotted(attention)
-    order = name if callable(arrangement) else arrangement
+    order = f"custom:{name}" if callable(arrangement) else arrangement
     if callable(arrangement):
-        ARRANGEMENTS[name] = arrangement
+        ARRANGEMENTS[order] = arrangement
     elif arrangement not in ARRANGEMENTS:
         raise TreatmentError(
             f"arrangement {arrangement!r} is not known", hint=f"a function, or one of {', '.join(ARRANGEMENTS)}"
         )
-    if (query == key) != (order not in ("separate", "key-value")):
+    elif (query == key) != (arrangement not in ("separate", "key-value")):
         raise TreatmentError(
-            f"arrangement {order!r} does not fit query {query!r} and key {key!r}",
+            f"arrangement {arrangement!r} does not fit query {query!r} and key {key!r}",
             why="'separate' and 'key-value' name two matrices, the fused arrangements one",
         )
     layout = Layout(

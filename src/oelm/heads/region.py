@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from oelm.errors import ModelError
 from oelm.heads.view import Projection
 
 
@@ -52,6 +53,13 @@ class Region:
     def sha256(self) -> str:
         """Of the bytes of all heads' rows in order: for a whole matrix, the bytes of that matrix."""
         digest = hashlib.sha256()
+        if type(self.parameter.data) is not Tensor:
+            raise ModelError(
+                f"the bits of a {type(self.parameter.data).__name__} cannot be hashed",
+                where=self.key,
+                why="the model was sharded or quantised after the treatment",
+                hint="gather the full tensors, or audit before sharding",
+            )
         for head in range(self.projection.num_heads):
             digest.update(self.rows(head).contiguous().cpu().view(torch.uint8).numpy().data)
         return digest.hexdigest()

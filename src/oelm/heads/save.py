@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from oelm.errors import FolderError, ModelError, OelmError
+from oelm.errors import AuditFailed, FolderError, ModelError, OelmError
 from oelm.heads.find import find_projections, num_layers
 from oelm.heads.freeze import freezes, set_learning, split_fused
 from oelm.heads.integrity import is_adapted
@@ -32,7 +32,7 @@ def save_pretrained(applied: Applied, folder: str | Path) -> None:
             f"{type(model).__name__} has no save_pretrained",
             hint="safetensors.torch.save_model(model, path); its state_dict has the vanilla names and tensors",
         )
-    if is_adapted(model):
+    if is_adapted(model) or hasattr(model, "peft_config"):
         raise ModelError(
             "PEFT saves the adapter alone, which would lose the treated weights below it",
             hint="model.merge_and_unload().save_pretrained(folder), or save the base model before adding the adapter",
@@ -40,12 +40,19 @@ def save_pretrained(applied: Applied, folder: str | Path) -> None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file, not a folder")
+    moved = [region.key for region in applied.frozen if region.sha256() != applied.frozen_hashes[region.key]]
+    if moved:
+        raise AuditFailed(
+            f"{len(moved)} frozen tensors have moved since they were frozen; nothing was saved",
+            where="\n".join(moved[:8]),
+            hint="applied.audit().check() says more",
+        )
     record = {
         "format": FORMAT,
         "oelm": __version__,
         "treatment": applied.treatment.to_dict(),
         "seed": applied.seed,
-        "frozen": {region.key: region.sha256() for region in applied.frozen},
+        "frozen": {region.key: applied.frozen_hashes[region.key] for region in applied.frozen},
         "counts": applied.counts.to_dict(),
     }
     # An old record must not vouch for new weights, should writing them be interrupted.

@@ -43,7 +43,7 @@ def _role_row(applied: Applied, role: str, total: int) -> tuple[str, ...]:
     frozen = sum(region.numel for region in applied.frozen if region.projection.role == role)
     heads = sorted({projection.num_heads for projection in projections})
     shapes = sorted({f"{projection.head_dim}x{projection.width}" for projection in projections})
-    layouts = sorted({projection.layout.arrangement for projection in projections})
+    layouts = sorted({projection.arrangement for projection in projections})
     cells = (role, len(projections), _list(heads), _list(shapes), _list(layouts), frozen, numel - frozen, numel)
     return (*map(_shown, cells), _share(numel, total))
 

@@ -3,7 +3,7 @@
 Shape suffixes: H = heads, D = rows of a head, M = model width.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,8 @@ class Projection:
     role: Role
     name: str
     """Path of the weight in the untreated model, as in `state_dict`."""
-    attention: nn.Module
-    layout: Layout
+    attention: nn.Module = field(repr=False)
+    layout: Layout = field(repr=False)
     head_dim: int
     width: int
     starts: tuple[int, ...]
@@ -32,6 +32,11 @@ class Projection:
     @property
     def num_heads(self) -> int:
         return len(self.starts)
+
+    @property
+    def arrangement(self) -> str:
+        """The name of the order of rows, `custom` for one that a function says."""
+        return self.layout.arrangement.split(":")[0]
 
     @property
     def shares_matrix(self) -> bool:
