@@ -56,118 +56,88 @@ class Layout:
     """Why heads of this class cannot be treated."""
 
 
-def _transformers(family: str, *classes: str) -> list[str]:
-    return [f"transformers.models.{family}.modeling_{family}.{name}" for name in classes]
+_QKV = "query_key_value"
+_TORCH = "torch.nn.modules.activation.MultiheadAttention"
 
-
-def _bert_like(family: str, prefix: str) -> list[str]:
-    return _transformers(family, f"{prefix}SelfAttention", f"{prefix}CrossAttention")
-
-
-_MHA = "torch.nn.modules.activation.MultiheadAttention"
-_SEPARATE_PROJ = Layout(query="q_proj", key="k_proj")
-_MLA = Layout(refused="part of each key is shared by all heads, so a head has no key rows of its own")
-
-_TABLE: list[tuple[list[str], Layout]] = [
+# Classes of transformers as family.Class; others by their full name.
+_TABLE: list[tuple[str, Layout]] = [
     (
-        _bert_like("bert", "Bert")
-        + _bert_like("roberta", "Roberta")
-        + _bert_like("xlm_roberta", "XLMRoberta")
-        + _bert_like("electra", "Electra")
-        + _transformers("albert", "AlbertAttention"),
+        """
+        bert.BertSelfAttention bert.BertCrossAttention roberta.RobertaSelfAttention roberta.RobertaCrossAttention
+        xlm_roberta.XLMRobertaSelfAttention xlm_roberta.XLMRobertaCrossAttention camembert.CamembertSelfAttention
+        camembert.CamembertCrossAttention electra.ElectraSelfAttention electra.ElectraCrossAttention
+        albert.AlbertAttention
+        """,
         Layout(query="query", key="key", head_dim="attention_head_size"),
     ),
-    (
-        _transformers("distilbert", "DistilBertSelfAttention"),
-        Layout(query="q_lin", key="k_lin", head_dim="attention_head_size"),
-    ),
-    (_transformers("mpnet", "MPNetSelfAttention"), Layout(query="q", key="k", head_dim="attention_head_size")),
+    ("distilbert.DistilBertSelfAttention", Layout(query="q_lin", key="k_lin", head_dim="attention_head_size")),
+    ("mpnet.MPNetSelfAttention", Layout(query="q", key="k", head_dim="attention_head_size")),
     (
         # DeBERTa v1 has a class of the same name with another order of rows: only v2/v3 is meant.
-        _transformers("deberta_v2", "DisentangledSelfAttention"),
+        "deberta_v2.DisentangledSelfAttention",
         Layout(query="query_proj", key="key_proj", head_dim="attention_head_size"),
     ),
-    (_transformers("t5", "T5Attention"), Layout(query="q", key="k", head_dim="key_value_proj_dim")),
+    ("t5.T5Attention mt5.MT5Attention", Layout(query="q", key="k", head_dim="key_value_proj_dim")),
     (
-        _transformers("opt", "OPTAttention")
-        + _transformers("llama", "LlamaAttention")
-        + _transformers("mistral", "MistralAttention")
-        + _transformers("qwen2", "Qwen2Attention")
-        + _transformers("qwen3", "Qwen3Attention")
-        + _transformers("gemma2", "Gemma2Attention")
-        + _transformers("gemma3", "Gemma3Attention")
-        + _transformers("vit", "ViTAttention")
-        + ["oelm.models.gpt.OelmGPTAttention"],
-        _SEPARATE_PROJ,
+        """
+        opt.OPTAttention gpt_neo.GPTNeoSelfAttention gptj.GPTJAttention bart.BartAttention
+        llama.LlamaAttention mistral.MistralAttention mixtral.MixtralAttention qwen2.Qwen2Attention
+        qwen3.Qwen3Attention gemma.GemmaAttention gemma2.Gemma2Attention gemma3.Gemma3Attention
+        phi.PhiAttention starcoder2.Starcoder2Attention vit.ViTAttention clip.CLIPAttention
+        oelm.models.gpt.OelmGPTAttention
+        """,
+        Layout(query="q_proj", key="k_proj"),
     ),
     (
-        _transformers("gpt2", "GPT2Attention"),
+        "gpt2.GPT2Attention",
         Layout(query="q_attn", key="c_attn", arrangement="key-value", transposed=True, when="is_cross_attention"),
     ),
+    ("gpt2.GPT2Attention", Layout(query="c_attn", key="c_attn", arrangement="stacked", transposed=True)),
+    ("modernbert.ModernBertAttention mpt.MptAttention", Layout(query="Wqkv", key="Wqkv", arrangement="stacked")),
     (
-        _transformers("gpt2", "GPT2Attention"),
-        Layout(query="c_attn", key="c_attn", arrangement="stacked", transposed=True),
-    ),
-    (
-        _transformers("modernbert", "ModernBertAttention") + _transformers("mpt", "MptAttention"),
-        Layout(query="Wqkv", key="Wqkv", arrangement="stacked"),
-    ),
-    (
-        _transformers("phi3", "Phi3Attention"),
+        "phi3.Phi3Attention",
         Layout(query="qkv_proj", key="qkv_proj", key_heads="num_key_value_heads", arrangement="stacked"),
     ),
     (
-        _transformers("gpt_neox", "GPTNeoXAttention"),
-        Layout(query="query_key_value", key="query_key_value", head_dim="head_size", arrangement="interleaved"),
+        "gpt_neox.GPTNeoXAttention",
+        Layout(query=_QKV, key=_QKV, head_dim="head_size", arrangement="interleaved"),
+    ),
+    ("bloom.BloomAttention", Layout(query=_QKV, key=_QKV, arrangement="interleaved")),
+    (
+        "falcon.FalconAttention",
+        Layout(query=_QKV, key=_QKV, key_heads="num_kv_heads", arrangement="grouped", when="new_decoder_architecture"),
     ),
     (
-        _transformers("bloom", "BloomAttention"),
-        Layout(query="query_key_value", key="query_key_value", arrangement="interleaved"),
+        "falcon.FalconAttention",
+        Layout(query=_QKV, key=_QKV, key_heads="num_kv_heads", arrangement="stacked", when="multi_query"),
     ),
+    ("falcon.FalconAttention", Layout(query=_QKV, key=_QKV, arrangement="interleaved")),
     (
-        _transformers("falcon", "FalconAttention"),
-        Layout(
-            query="query_key_value",
-            key="query_key_value",
-            key_heads="num_kv_heads",
-            arrangement="grouped",
-            when="new_decoder_architecture",
-        ),
-    ),
-    (
-        _transformers("falcon", "FalconAttention"),
-        Layout(
-            query="query_key_value",
-            key="query_key_value",
-            key_heads="num_kv_heads",
-            arrangement="stacked",
-            when="multi_query",
-        ),
-    ),
-    (
-        _transformers("falcon", "FalconAttention"),
-        Layout(query="query_key_value", key="query_key_value", arrangement="interleaved"),
-    ),
-    (
-        [_MHA],
+        _TORCH,
         Layout(query="in_proj_weight", key="in_proj_weight", arrangement="stacked", when="_qkv_same_embed_dim"),
     ),
     # Keys of another width than queries: matrices of their own, though one bias for all.
-    ([_MHA], Layout(query="q_proj_weight", key="k_proj_weight")),
+    (_TORCH, Layout(query="q_proj_weight", key="k_proj_weight")),
     (
-        ["oelm.heads.split.SplitMultiheadAttention"],
+        "oelm.heads.split.SplitMultiheadAttention",
         Layout(query="in_proj_weight", key="in_proj_weight", arrangement="stacked"),
     ),
     (
-        _transformers("deepseek_v2", "DeepseekV2Attention") + _transformers("deepseek_v3", "DeepseekV3Attention"),
-        _MLA,
+        "deepseek_v2.DeepseekV2Attention deepseek_v3.DeepseekV3Attention",
+        Layout(refused="part of each key is shared by all heads, so a head has no key rows of its own"),
     ),
 ]
 
+
+def _full_name(name: str) -> str:
+    family, _, cls = name.partition(".")
+    return name if "." in cls else f"transformers.models.{family}.modeling_{family}.{cls}"
+
+
 _layouts: dict[str, list[Layout]] = {}
 for _names, _layout in _TABLE:
-    for _name in _names:
-        _layouts.setdefault(_name, []).append(_layout)
+    for _name in _names.split():
+        _layouts.setdefault(_full_name(_name), []).append(_layout)
 
 
 def register_layout(
