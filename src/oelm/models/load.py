@@ -14,6 +14,7 @@ _LOADING_FAILURES = (OSError, ValueError, RuntimeError, KeyError, TypeError, Saf
 
 def load_model(name: str | Path, auto_class: Any = None, **kwargs: Any) -> nn.Module:
     """A model with its weights, as the class it was saved as or as `auto_class` (any transformers class)."""
+    kwargs.setdefault("trust_remote_code", False)  # left open, transformers would ask at the terminal
     options = {key: kwargs[key] for key in ("revision", "token", "cache_dir", "trust_remote_code") if key in kwargs}
     cls = auto_class or _saved_class(load_config(name, **options))
     try:
@@ -30,6 +31,7 @@ def load_config(name: str | Path, **options: Any) -> Any:
 
     import oelm.models.gpt  # noqa: F401  registers our own model type
 
+    options.setdefault("trust_remote_code", False)
     try:
         return AutoConfig.from_pretrained(str(name), **options)
     except _LOADING_FAILURES as error:
