@@ -15,7 +15,7 @@ from oelm.heads.count import Counts, count
 from oelm.heads.find import find_projections, num_layers
 from oelm.heads.freeze import set_learning
 from oelm.heads.optimizer import add_to_optimizer, remove_from_optimizer
-from oelm.heads.region import Region
+from oelm.heads.region import Region, hashes_of
 from oelm.heads.split import Unsplit, join_
 from oelm.treatment import Treatment, select_layers
 
@@ -59,7 +59,7 @@ class Applied:
             region.projection.attention.__dict__["_oelm_treated"] = True
         self.counts_at_apply = count(model)
         self.flags_at_apply = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-        self.hashes_at_apply = {region.key: region.sha256() for region in self.regions}
+        self.hashes_at_apply = hashes_of(self.regions)
         self.norms_at_apply = {region.key: _norms(region) for region in self.regions if region.kind == "weight"}
         self.frozen_at_apply = frozenset(region.key for region in self.frozen)
         self.frozen_hashes = {region.key: self.hashes_at_apply[region.key] for region in self.frozen}
@@ -126,8 +126,7 @@ class Applied:
         if not regions:
             raise TreatmentError(f"layers {layers!r}: all of them are frozen already")
         parameters = set_learning(regions, False)
-        for region in regions:
-            self.frozen_hashes[region.key] = region.sha256()
+        self.frozen_hashes |= hashes_of(regions)
         taken = {id(parameter) for parameter in parameters}
         for name, parameter in self.model.named_parameters():
             if id(parameter) in taken:
@@ -209,4 +208,4 @@ def fingerprint(parameter: Tensor) -> int:
 
 def _norms(region: Region) -> list[float]:
     heads = range(region.projection.num_heads)
-    return [torch.linalg.matrix_norm(region.rows(head).double()).item() for head in heads]
+    return [torch.linalg.vector_norm(region.rows(head), dtype=torch.float64).item() for head in heads]

@@ -11,7 +11,7 @@ import torch
 from oelm.errors import AuditFailed
 from oelm.heads.integrity import task_head
 from oelm.heads.measure import gram, orthonormal_tolerance
-from oelm.heads.region import Region
+from oelm.heads.region import Region, hashes_of
 from oelm.treatment import ORTHONORMAL, Treatment
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ _Part = tuple[str, str, Iterator[Finding]]  # name, what was covered, findings
 
 
 def audit(applied: Applied, *, optimizer: torch.optim.Optimizer | None, stepped: bool | None) -> Audit:
-    hashes = {region.key: region.sha256() for region in applied.regions}
+    hashes = hashes_of(applied.regions)
     parts: list[_Part] = [
         _counts(applied),
         _bits(applied, hashes),

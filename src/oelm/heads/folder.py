@@ -10,7 +10,7 @@ from oelm.heads.apply import apply
 from oelm.heads.audit import Audit, Finding, geometry_of
 from oelm.heads.count import count
 from oelm.heads.find import find_projections
-from oelm.heads.region import Region, regions_of
+from oelm.heads.region import Region, hashes_of, regions_of
 from oelm.heads.save import RECORD, Saved, read_saved, saved_regions
 from oelm.models.load import load_model
 
@@ -80,19 +80,16 @@ def _counts(model: nn.Module, folder: Path) -> tuple[dict[str, str], list[Findin
 
 
 def _against_record(frozen: list[Region], saved: Saved) -> list[Finding]:
-    found = []
-    for region in frozen:
-        expected, measured = saved.frozen[region.key], region.sha256()
-        if measured != expected:
-            found.append(
-                Finding(
-                    code="FROZEN-MOVED",
-                    expected=f"sha256 {expected[:12]} of {RECORD}",
-                    measured=measured[:12],
-                    where=region.key,
-                )
-            )
-    return found
+    return [
+        Finding(
+            code="FROZEN-MOVED",
+            expected=f"sha256 {saved.frozen[key][:12]} of {RECORD}",
+            measured=digest[:12],
+            where=key,
+        )
+        for key, digest in hashes_of(frozen).items()
+        if digest != saved.frozen[key]
+    ]
 
 
 def _against_base(
@@ -101,13 +98,13 @@ def _against_base(
     base = load_model(against, type(model), dtype=next(model.parameters()).dtype)
     if saved is not None:
         apply(base, saved.treatment, seed=saved.seed, keep_undo=False)
-    theirs = {region.key: region for projection in find_projections(base) for region in regions_of(projection)}
-    if not theirs.keys() >= {region.key for region in frozen}:
+    mine = hashes_of(frozen)
+    theirs = hashes_of([region for projection in find_projections(base) for region in regions_of(projection)])
+    if not theirs.keys() >= mine.keys():
         raise ModelError(f"{against} has other heads than the audited model, so they cannot be compared")
     expected = "as the treatment makes them from the base" if saved is not None else "as in the base"
-    differing = [region for region in frozen if region.sha256() != theirs[region.key].sha256()]
+    differing = [key for key, digest in mine.items() if digest != theirs[key]]
     findings = [
-        Finding(code="DIFFERS-FROM-BASE", expected=expected, measured="other bits", where=region.key)
-        for region in differing
+        Finding(code="DIFFERS-FROM-BASE", expected=expected, measured="other bits", where=key) for key in differing
     ]
     return f"{len(frozen) - len(differing)} of {len(frozen)} tensors {expected}", findings

@@ -1,6 +1,8 @@
 """Region: the weights, or the biases, of one projection: the unit that is frozen, hashed and recorded."""
 
 import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,3 +69,9 @@ class Region:
 
 def regions_of(projection: Projection) -> list[Region]:
     return [Region(projection, "weight")] + ([Region(projection, "bias")] if projection.has_bias else [])
+
+
+def hashes_of(regions: Sequence[Region]) -> dict[str, str]:
+    """SHA-256 by key, several regions at a time: hashing leaves the interpreter free for other threads."""
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return dict(zip([region.key for region in regions], pool.map(Region.sha256, regions), strict=True))

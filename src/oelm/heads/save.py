@@ -13,7 +13,7 @@ from oelm.errors import AuditFailed, FolderError, ModelError, OelmError
 from oelm.heads.find import find_projections, num_layers
 from oelm.heads.freeze import freezes, set_learning, split_fused
 from oelm.heads.integrity import is_adapted
-from oelm.heads.region import Region, regions_of
+from oelm.heads.region import Region, hashes_of, regions_of
 from oelm.treatment import Treatment, select_layers
 from oelm.version import __version__
 
@@ -40,7 +40,8 @@ def save_pretrained(applied: Applied, folder: str | Path) -> None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file, not a folder")
-    moved = [region.key for region in applied.frozen if region.sha256() != applied.frozen_hashes[region.key]]
+    frozen = hashes_of(applied.frozen)
+    moved = [key for key, digest in frozen.items() if digest != applied.frozen_hashes[key]]
     if moved:
         raise AuditFailed(
             f"{len(moved)} frozen tensors have moved since they were frozen; nothing was saved",
@@ -52,7 +53,7 @@ def save_pretrained(applied: Applied, folder: str | Path) -> None:
         "oelm": __version__,
         "treatment": applied.treatment.to_dict(),
         "seed": applied.seed,
-        "frozen": {region.key: applied.frozen_hashes[region.key] for region in applied.frozen},
+        "frozen": frozen,
         "counts": applied.counts.to_dict(),
     }
     # An old record must not vouch for new weights, should writing them be interrupted.
@@ -75,7 +76,7 @@ def from_pretrained(folder: str | Path, auto_class: Any = None, **kwargs: Any) -
     saved = read_saved(folder)
     model = load_model(folder, auto_class, **kwargs)
     regions, frozen = saved_regions(model, saved, folder)
-    differing = [region.key for region in frozen if region.sha256() != saved.frozen[region.key]]
+    differing = [key for key, digest in hashes_of(frozen).items() if digest != saved.frozen[key]]
     if differing:
         raise FolderError(
             f"{len(differing)} of {len(frozen)} frozen tensors are not those that were saved",
