@@ -83,18 +83,18 @@ def test_undo_without_a_copy():
 
 
 @pytest.mark.parametrize("family", [BERT, GPT2, ENCODER], ids=lambda family: family.name)
-@pytest.mark.parametrize("moment", ["writing", "splitting"])
+@pytest.mark.parametrize("moment", ["writing", "freezing", "recording"])
 def test_an_interruption_leaves_the_model_as_it_was(family, moment, monkeypatch):
     """Ctrl-C half-way through the second layer."""
     model, calls = family.model(), []
-    target = {"writing": "_write", "splitting": "set_learning"}[moment]
+    target = {"writing": "_write", "freezing": "set_learning", "recording": "Applied"}[moment]
     import oelm.heads.apply as module
 
     original = getattr(module, target)
 
-    def interrupted(*args):
+    def interrupted(*args, **kwargs):
         calls.append(1)
-        original(*args)
+        original(*args, **kwargs)
         if len(calls) == (3 if moment == "writing" else 1):
             raise KeyboardInterrupt
 
@@ -263,12 +263,16 @@ def test_fused_weights_that_cannot_be_split_safely(monkeypatch):
     oelm.apply(mine, init="orthogonal").audit().check()  # without freezing nothing needs to be split
 
 
-def test_tied_layers_are_treated_once():
+@pytest.mark.parametrize("tied", [["query", "key"], ["query"], ["key"]])
+def test_tied_weights_are_treated_and_counted_once(tied):
     model = BERT.model()
     first, second = (layer.attention.self for layer in model.bert.encoder.layer)
-    second.query.weight, second.key.weight = first.query.weight, first.key.weight
+    for name in tied:
+        getattr(second, name).weight = getattr(first, name).weight
     applied = oelm.apply(model, **TREATMENT)
-    assert {region.projection.layer for region in applied.regions} == {0}
+    weights = [region for region in applied.regions if region.kind == "weight"]
+    assert len(weights) == 4 - len(tied)
+    assert applied.counts.frozen == applied.counts.qk == sum(region.numel for region in applied.regions)
     applied.audit().check()
 
 

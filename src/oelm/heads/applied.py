@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from oelm.errors import ModelError, TreatmentError
 from oelm.heads.count import Counts, count
-from oelm.heads.find import find_projections, num_layers
+from oelm.heads.find import num_layers
 from oelm.heads.freeze import set_learning
 from oelm.heads.optimizer import add_to_optimizer, remove_from_optimizer
 from oelm.heads.region import Region, hashes_of
@@ -29,9 +29,20 @@ class Before:
 
     flags: dict[str, bool]
     """`requires_grad` by parameter name."""
-    copies: dict[str, Tensor] = field(repr=False)
+    copies: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """The weights that were replaced, by region."""
-    unsplits: list[Unsplit] = field(repr=False)
+    unsplits: list[Unsplit] = field(default_factory=list, repr=False)
+
+    def restore_(self, model: nn.Module, regions: Iterable[Region]) -> None:
+        """Make the model what it was, as far as this remembers."""
+        for unsplit in self.unsplits:
+            join_(unsplit)
+        for region in regions:
+            if region.key in self.copies:
+                region.restore_(self.copies[region.key])
+            region.projection.attention.__dict__.pop("_oelm_treated", None)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(self.flags[name])
 
 
 class Applied:
@@ -55,8 +66,6 @@ class Applied:
         self._freezable = frozenset(freezable)
         self._before = before
         self._undone = False
-        for region in self.regions:
-            region.projection.attention.__dict__["_oelm_treated"] = True
         self.counts_at_apply = count(model)
         self.flags_at_apply = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
         self.hashes_at_apply = hashes_of(self.regions)
@@ -68,6 +77,8 @@ class Applied:
             name: fingerprint(parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
         }
         """Of every trainable parameter since it last began to learn: a different one means it has moved."""
+        for region in self.regions:
+            region.projection.attention.__dict__["_oelm_treated"] = True
 
     @property
     def frozen(self) -> list[Region]:
@@ -156,15 +167,7 @@ class Applied:
                 why="the model was treated with keep_undo=False, or loaded as it was saved",
                 hint="load the untreated model again",
             )
-        for unsplit in self._before.unsplits:
-            join_(unsplit)
-        for region in self.regions:
-            if region.key in self._before.copies:
-                region.restore_(self._before.copies[region.key])
-        for name, parameter in self.model.named_parameters():
-            parameter.requires_grad_(self._before.flags[name])
-        for region in self.regions:
-            region.projection.attention.__dict__.pop("_oelm_treated", None)
+        self._before.restore_(self.model, self.regions)
         self._undone = True
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -181,7 +184,7 @@ class Applied:
     def _regions_in(self, layers: str | Sequence[int]) -> list[Region]:
         """The regions of these layers that learnt until the treatment froze them."""
         self._alive()
-        chosen = set(select_layers(layers, num_layers(find_projections(self.model))))
+        chosen = set(select_layers(layers, num_layers(self.model)))
         return [
             region for region in self.regions if region.projection.layer in chosen and region.key in self._freezable
         ]

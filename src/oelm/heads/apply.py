@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from oelm.errors import ModelError, TreatmentError
 from oelm.heads import draw
 from oelm.heads.applied import Applied, Before
-from oelm.heads.find import find_projections, num_layers
+from oelm.heads.find import projections_in
 from oelm.heads.freeze import freezes, needs_split, set_learning, split_fused
 from oelm.heads.integrity import is_adapted, task_head
 from oelm.heads.region import Region, regions_of
-from oelm.heads.split import Unsplit, join_
 from oelm.heads.view import Projection
 from oelm.seeds import seed_for
-from oelm.treatment import FITS_WIDTH, GLOBAL, Bias, Freeze, Init, Treatment, Unfreeze, select_layers
+from oelm.treatment import FITS_WIDTH, GLOBAL, Bias, Freeze, Init, Treatment, Unfreeze
 
 # Heads are written a quarter of a projection at a time: in float64 that stays below one layer's Q/K in memory.
 _CHUNKS = 4
@@ -54,46 +53,36 @@ def apply(
     treatment = _treatment(treatment, dict(fields))
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise TreatmentError(f"seed must be a whole number from 0, got {seed!r}")
-    projections = find_projections(model)
-    layers = set(select_layers(treatment.layers, num_layers(projections)))
-    treated = [projection for projection in projections if projection.layer in layers]
+    treated = projections_in(model, treatment.layers)
     frozen = [projection for projection in treated if projection.role in treatment.frozen_roles]
     _check_model(model, treated)
     _check_fit(treated, frozen, treatment)
     _check_integrity(model, frozen)
 
     regions = [region for projection in treated for region in regions_of(projection)]
-    flags = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-    copies: dict[str, Tensor] = {}
-    unsplits: list[Unsplit] = []
+    before = Before(flags={name: parameter.requires_grad for name, parameter in model.named_parameters()})
     try:
         for projection in treated:
             if treatment.init != "keep":
                 if keep_undo:
                     region = Region(projection, "weight")
-                    copies[region.key] = region.copy()
+                    before.copies[region.key] = region.copy()
                 _write(projection, treatment, seed)
         for unsplit in split_fused(frozen):
-            unsplits.append(unsplit)
+            before.unsplits.append(unsplit)
         to_freeze = [region for region in regions if freezes(treatment, region) and region.parameter.requires_grad]
         set_learning(to_freeze, False)
+        return Applied(
+            model,
+            treatment=treatment,
+            seed=seed,
+            regions=regions,
+            freezable=[region.key for region in to_freeze],
+            before=before if keep_undo else None,
+        )
     except BaseException:
-        for unsplit in unsplits:
-            join_(unsplit)
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(flags[name])
-        for region in regions:
-            if region.key in copies:
-                region.restore_(copies[region.key])
+        before.restore_(model, regions)
         raise
-    return Applied(
-        model,
-        treatment=treatment,
-        seed=seed,
-        regions=regions,
-        freezable=[region.key for region in to_freeze],
-        before=Before(flags=flags, copies=copies, unsplits=unsplits) if keep_undo else None,
-    )
 
 
 def _treatment(treatment: Treatment | None, fields: dict[str, Any]) -> Treatment:

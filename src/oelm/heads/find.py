@@ -1,5 +1,7 @@
 """Find the queries and keys of a model: every attention module, by the table of layouts."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
@@ -7,7 +9,7 @@ from oelm.errors import ModelError, UnknownLayout
 from oelm.heads.layouts import ARRANGEMENTS, Layout, layout_of
 from oelm.heads.split import Split
 from oelm.heads.view import HeadView, Projection, owner_of, weight_name_of
-from oelm.treatment import Role
+from oelm.treatment import Role, select_layers
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -30,23 +32,29 @@ def find_projections(model: nn.Module) -> list[Projection]:
         raise ModelError(f"a model is a torch.nn.Module, got {type(model).__name__}")
     attentions = _attentions(model)
     projections: list[Projection] = []
-    seen: dict[tuple[int, int], str] = {}
+    seen: set[tuple[int, int]] = set()
     layer = 0
     for path, attention, layout in attentions:
-        found = [_projection(role, layer, path, attention, layout) for role in ("q", "k")]
-        places = [(id(_storage(projection)), projection.starts[0]) for projection in found]
-        if places[0] == places[1]:
-            raise UnknownLayout("query and key share one weight, so they cannot be told apart", where=found[0].name)
-        if all(place in seen for place in places):
-            continue  # weights tied to those of an earlier layer
-        seen |= {place: projection.name for place, projection in zip(places, found, strict=True)}
-        projections += found
-        layer += 1
+        found = {_place(p): p for role in ("q", "k") for p in [_projection(role, layer, path, attention, layout)]}
+        if len(found) == 1:
+            raise UnknownLayout("query and key share one weight, so they cannot be told apart", where=path)
+        new = [
+            projection for place, projection in found.items() if place not in seen
+        ]  # others are tied to earlier ones
+        seen |= found.keys()
+        projections += new
+        layer += bool(new)
     return projections
 
 
-def num_layers(projections: list[Projection]) -> int:
-    return 1 + max(projection.layer for projection in projections)
+def num_layers(model: nn.Module) -> int:
+    return 1 + max(projection.layer for projection in find_projections(model))
+
+
+def projections_in(model: nn.Module, layers: str | Iterable[int]) -> list[Projection]:
+    """The projections of the layers that a treatment's `layers` means in this model."""
+    chosen = set(select_layers(layers, num_layers(model)))
+    return [projection for projection in find_projections(model) if projection.layer in chosen]
 
 
 def _attentions(model: nn.Module) -> list[tuple[str, nn.Module, Layout]]:
@@ -180,11 +188,10 @@ def _shape(owner: nn.Module, name: str, where: str, *, transposed: bool) -> tupl
     return rows, width
 
 
-def _storage(projection: Projection) -> object:
+def _place(projection: Projection) -> tuple[int, int]:
+    """Which tensor, and where in it: equal for tied weights."""
     owner = projection.owner
-    if isinstance(owner, Split):
-        return owner
-    return getattr(owner, projection.weight_name)
+    return id(owner if isinstance(owner, Split) else getattr(owner, projection.weight_name)), projection.starts[0]
 
 
 def _vanilla(path: str) -> str:

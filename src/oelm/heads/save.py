@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from oelm.errors import AuditFailed, FolderError, ModelError, OelmError
-from oelm.heads.find import find_projections, num_layers
+from oelm.heads.find import projections_in
 from oelm.heads.freeze import freezes, set_learning, split_fused
 from oelm.heads.integrity import is_adapted
 from oelm.heads.region import Region, hashes_of, regions_of
-from oelm.treatment import Treatment, select_layers
+from oelm.treatment import Treatment
 from oelm.version import __version__
 
 if TYPE_CHECKING:
@@ -112,9 +112,8 @@ class Saved:
 
 def saved_regions(model: nn.Module, saved: Saved, folder: str | Path) -> tuple[list[Region], list[Region]]:
     """(all treated regions, those that were saved frozen) of a model loaded from the folder."""
-    projections = find_projections(model)
-    layers = set(select_layers(saved.treatment.layers, num_layers(projections)))
-    regions = [region for projection in projections if projection.layer in layers for region in regions_of(projection)]
+    projections = projections_in(model, saved.treatment.layers)
+    regions = [region for projection in projections for region in regions_of(projection)]
     by_key = {region.key: region for region in regions}
     unknown = sorted(saved.frozen.keys() - by_key.keys())
     if unknown:

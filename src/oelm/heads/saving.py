@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 
 from torch import nn
 
-from oelm.heads.find import find_projections, num_layers
+from oelm.heads.find import projections_in
 from oelm.heads.freeze import freezes
 from oelm.heads.region import Region, regions_of
-from oelm.treatment import Treatment, select_layers
+from oelm.treatment import Treatment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,7 @@ class Saving:
 
 def saving(model: nn.Module, treatment: Treatment) -> Saving:
     """What a treatment would freeze and spare; works without weights (on the meta device)."""
-    projections = find_projections(model)
-    layers = set(select_layers(treatment.layers, num_layers(projections)))
-    treated = [projection for projection in projections if projection.layer in layers]
+    treated = projections_in(model, treatment.layers)
     regions = [region for projection in treated for region in regions_of(projection) if freezes(treatment, region)]
     # Each Linear counts as often as it stands in the model: a tied output head is work, its embedding is not.
     linear = sum(
