@@ -1,7 +1,7 @@
 """Quickstart: train a small GPT with and without frozen orthogonal queries and keys, and audit it.
 
     make quickstart                                   # or
-    python examples/quickstart.py [--steps 300] [--seed 0]
+    python examples/quickstart.py [--steps 150] [--seed 0]
 
 Nothing is downloaded: the text is the source code of Python's own standard library, read as bytes.
 """
@@ -26,7 +26,7 @@ BATCH, LENGTH = 16, 128  # sequences, bytes
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.steps < 1 or options.seed < 0:

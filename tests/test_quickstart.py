@@ -1,4 +1,4 @@
-"""The quickstart, in three steps instead of three hundred."""
+"""The quickstart, in three steps instead of 150."""
 
 import subprocess
 import sys

@@ -83,6 +83,27 @@ def test_a_wrong_layout_is_found_out(wrong):
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in state.items())
 
 
+def test_queries_taken_for_keys_are_found_out():
+    """With as many key heads as query heads both act on the same maps, and only what they do there differs."""
+    model = transformers.GPTNeoXForCausalLM(
+        transformers.GPTNeoXConfig(
+            vocab_size=32, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=16
+        )
+    )
+    model.set_attn_implementation("eager")
+    inputs = {"input_ids": torch.arange(5)[None]}
+    oelm.prove_layout(model, inputs)
+    oelm.register_layout(
+        f"{type(model).__module__}.GPTNeoXAttention",
+        query="query_key_value",
+        key="query_key_value",
+        head_dim="head_size",
+        arrangement=lambda role, head, heads, key_heads: 3 * head + (1 if role == "q" else 0),
+    )
+    with pytest.raises(oelm.UnknownLayout, match="said to be 'q' act as 'k'"):
+        oelm.prove_layout(model, inputs)
+
+
 def test_codegen_can_be_taught():
     """Its rows are q, v, k in each of four parts: no guess from shapes would find them."""
     config = transformers.CodeGenConfig(vocab_size=32, n_embd=32, n_layer=2, n_head=8, n_positions=16, rotary_dim=4)
