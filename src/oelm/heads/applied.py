@@ -211,4 +211,4 @@ def fingerprint(parameter: Tensor) -> int:
 
 def _norms(region: Region) -> list[float]:
     heads = range(region.projection.num_heads)
-    return [torch.linalg.vector_norm(region.rows(head), dtype=torch.float64).item() for head in heads]
+    return [torch.linalg.vector_norm(region.rows(head).cpu(), dtype=torch.float64).item() for head in heads]

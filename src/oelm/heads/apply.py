@@ -237,9 +237,10 @@ def _blocks(projection: Projection, heads: range, treatment: Treatment, seed: in
 
 
 def _weights(projection: Projection, heads: range) -> Tensor:
+    # to the CPU first: not every device knows float64
     out = torch.empty(len(heads), projection.head_dim, projection.width, dtype=torch.float64)
     for index, head in enumerate(heads):
-        out[index].copy_(projection.weight_rows(head).detach())
+        out[index].copy_(projection.weight_rows(head).detach().cpu())
     return out
 
 

@@ -63,7 +63,7 @@ def measure(projection: Projection) -> list[Orthonormality]:
 
 def gram(projection: Projection) -> Tensor:
     """W W^T of every head, (H, D, D), in float64 on the CPU."""
-    blocks = (projection.weight_rows(head).detach().to("cpu", torch.float64) for head in range(projection.num_heads))
+    blocks = (projection.weight_rows(head).detach().cpu().double() for head in range(projection.num_heads))
     return torch.stack([block_DM @ block_DM.mT for block_DM in blocks])
 
 

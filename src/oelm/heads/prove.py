@@ -88,7 +88,7 @@ def _prove_role(model: nn.Module, projection: Projection, inputs_TM: Tensor, bef
     """Change the weights so that only one token's query or key changes, and see what of the map does."""
     rows = projection.weight_rows(0)
     # Orthogonal to the inputs of all other tokens, so these are projected as before.
-    only_token_M = torch.linalg.pinv(inputs_TM.double())[:, _TOKEN]
+    only_token_M = torch.linalg.pinv(inputs_TM.cpu().double())[:, _TOKEN]
     update = torch.outer(_noise((projection.head_dim,)).double(), only_token_M).to(rows)
     change_Q = _change(model, projection, rows, update, before, look)[0].amax((0, 2))  # (queries,)
     changed = set((change_Q > 1e-2 * change_Q.max()).nonzero().flatten().tolist())
