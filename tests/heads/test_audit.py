@@ -220,6 +220,16 @@ def test_counts_follow_layers_given_back(family):
         applied.unfreeze()
 
 
+@both
+def test_a_layer_taken_back_loses_its_gradient(family):
+    model, applied = treated(family)
+    applied.unfreeze()
+    family.loss(model).backward()
+    taken = applied.refreeze()
+    assert all(parameter.grad is None for parameter in taken)
+    applied.audit().check()
+
+
 def test_the_schedule_gives_layers_back():
     model, applied = treated(BERT, unfreeze={"start": 0.5, "end": 1.0})
     optimizer = adamw(learning(model))

@@ -133,3 +133,37 @@ def test_multihead_attention(bias, masked):
     assert type(attention) is nn.MultiheadAttention
     assert torch.equal(encoder(x, src_key_padding_mask=mask), evaluated)
     assert list(encoder.state_dict()) == list(state)
+
+
+def test_keep_vars_shows_tensors_that_gradients_flow_through(split_layer):
+    fused = split_layer.state_dict(keep_vars=True)["weight"]
+    fused.sum().backward()
+    assert torch.equal(split_layer.weight_rest.grad, torch.ones_like(split_layer.weight_rest))
+    assert not split_layer.state_dict()["weight"].requires_grad
+
+
+def test_parts_learn_as_the_fused_tensor_did():
+    layer = nn.Linear(4, 6)
+    layer.bias.requires_grad_(False)
+    before = split_(layer, RowPlan.from_blocks([True, True, False], 2), transposed=False)
+    assert layer.weight_reservoir.requires_grad
+    assert layer.weight_rest.requires_grad
+    assert not layer.bias_reservoir.requires_grad
+    assert not layer.bias_rest.requires_grad
+    join_(before)
+    assert [p.requires_grad for p in layer.parameters()] == [True, False]
+
+
+def test_the_weights_are_held_once():
+    layer = nn.Linear(4, 6)
+    before = split_(layer, RowPlan.from_blocks([True, True, False], 2), transposed=False)
+    assert [p.numel() for p in before.parameters.values()] == [0, 0]
+
+
+def test_what_was_assigned_while_split_stays():
+    attention = nn.MultiheadAttention(12, 3, add_bias_kv=True)
+    before = split_(attention, RowPlan.from_blocks([True, True, False], 12), transposed=False)
+    state = {name: torch.full_like(tensor, 0.5) for name, tensor in attention.state_dict().items()}
+    attention.load_state_dict(state, assign=True)
+    join_(before)
+    assert all((tensor == 0.5).all() for tensor in attention.state_dict().values())
