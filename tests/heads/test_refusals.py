@@ -224,11 +224,17 @@ def test_a_pooler_with_attention_is_not_frozen():
 
 def test_one_bias_for_separate_weights():
     model = nn.Sequential(nn.MultiheadAttention(8, 2, kdim=6, vdim=6))
+    nn.init.normal_(model[0].in_proj_bias)
     assert [view.weight.shape for view in oelm.find_heads(model)] == [(4, 8), (4, 8), (4, 6), (4, 6)]
     assert_refused(model, oelm.TreatmentError, "one bias for all")
     applied = oelm.apply(model, **TREATMENT, bias="train")
     applied.audit().check()
     assert [region.key for region in applied.frozen] == ["0.q_proj_weight", "0.k_proj_weight"]
+    biases = {region.key: region.copy().flatten() for region in applied.regions if region.kind == "bias"}
+    q, k, _ = model[0].in_proj_bias.detach().chunk(3)
+    assert biases.keys() == {"0.in_proj_bias[q]", "0.in_proj_bias[k]"}
+    assert torch.equal(biases["0.in_proj_bias[q]"], q)
+    assert torch.equal(biases["0.in_proj_bias[k]"], k)
 
 
 class MyAttention(nn.MultiheadAttention):
