@@ -56,6 +56,7 @@ class Applied:
         seed: int,
         regions: Sequence[Region],
         freezable: Iterable[str],
+        norms: dict[str, list[float]],
         before: Before | None,
     ) -> None:
         self.model = model
@@ -63,13 +64,14 @@ class Applied:
         self.seed = seed
         self.regions = tuple(regions)
         """Weights and biases of every treated projection, frozen or not."""
+        self.norms = norms
+        """For scale `match`: the norm of every head that was replaced, by region."""
         self._freezable = frozenset(freezable)
         self._before = before
         self._undone = False
         self.counts_at_apply = count(model)
         self.flags_at_apply = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
         self.hashes_at_apply = hashes_of(self.regions)
-        self.norms_at_apply = {region.key: _norms(region) for region in self.regions if region.kind == "weight"}
         self.frozen_at_apply = frozenset(region.key for region in self.frozen)
         self.frozen_hashes = {region.key: self.hashes_at_apply[region.key] for region in self.frozen}
         """SHA-256 of every frozen region since it was last frozen."""
@@ -207,8 +209,3 @@ def fingerprint(parameter: Tensor) -> int:
     wide = bits.numel() - bits.numel() % 8
     head = bits[:wide].view(torch.int64).sum().item() if bits.storage_offset() % 8 == 0 else bits[:wide].sum().item()
     return int(head) ^ int(bits[wide:].sum().item())
-
-
-def _norms(region: Region) -> list[float]:
-    heads = range(region.projection.num_heads)
-    return [torch.linalg.vector_norm(region.rows(head).cpu(), dtype=torch.float64).item() for head in heads]

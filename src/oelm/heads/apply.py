@@ -4,7 +4,6 @@ Shape suffixes: B = heads at a time, H = heads, D = rows of a head, M = model wi
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -61,13 +60,15 @@ def apply(
 
     regions = [region for projection in treated for region in regions_of(projection)]
     before = Before(flags={name: parameter.requires_grad for name, parameter in model.named_parameters()})
+    norms: dict[str, list[float]] = {}
     try:
-        for projection in treated:
-            if treatment.init != "keep":
-                if keep_undo:
-                    region = Region(projection, "weight")
-                    before.copies[region.key] = region.copy()
-                _write(projection, treatment, seed)
+        for projection in treated if treatment.init != "keep" else ():
+            region = Region(projection, "weight")
+            if treatment.scale == "match":
+                norms[region.key] = region.norms()
+            if keep_undo:
+                before.copies[region.key] = region.copy()
+            _write(projection, treatment, seed)
         for unsplit in split_fused(frozen):
             before.unsplits.append(unsplit)
         to_freeze = [region for region in regions if freezes(treatment, region) and region.parameter.requires_grad]
@@ -78,6 +79,7 @@ def apply(
             seed=seed,
             regions=regions,
             freezable=[region.key for region in to_freeze],
+            norms=norms,
             before=before if keep_undo else None,
         )
     except BaseException:
@@ -255,6 +257,4 @@ def _fresh(projection: Projection, heads: range, treatment: Treatment, seed: int
         generator.manual_seed(seed_for(seed, "qk", projection.layer, projection.role, head))
         return draw.gaussian_rows(rows, width, generator=generator)
 
-    # torch draws float64 on one core; streams of their own let heads be drawn side by side
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        return torch.stack(list(pool.map(gaussian, heads)))
+    return torch.stack([gaussian(head) for head in heads])

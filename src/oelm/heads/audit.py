@@ -134,7 +134,7 @@ def _geometry(applied: Applied, hashes: dict[str, str]) -> _Part:
     """Orthonormality and scale of every head whose weights are still those that were written."""
     weights = [region for region in applied.regions if region.kind == "weight"]
     written = [region for region in weights if hashes[region.key] == applied.hashes_at_apply[region.key]]
-    covered, findings = geometry_of(written, applied.treatment, norms=applied.norms_at_apply)
+    covered, findings = geometry_of(written, applied.treatment, norms=applied.norms)
     return "geometry", covered, iter(findings)
 
 
@@ -152,7 +152,7 @@ def geometry_of(
         for head, gram_DD in enumerate(gram(projection)):
             where = f"{region.key}, layer {projection.layer}, head {head}"
             measured = gram_DD.trace().sqrt().item()
-            expected = norms[region.key][head] if norms else None
+            expected = norms[region.key][head] if norms and region.key in norms else None
             if orthonormal and treatment.scale == "unit":
                 expected = projection.head_dim**0.5
             if expected is not None and not abs(measured - expected) <= tolerance * expected:

@@ -52,6 +52,11 @@ class Region:
         for head in range(self.projection.num_heads):
             self.rows(head).copy_(copy[head])
 
+    def norms(self) -> list[float]:
+        """The Frobenius norm of every head's rows."""
+        heads = range(self.projection.num_heads)
+        return [torch.linalg.vector_norm(self.rows(head).cpu(), dtype=torch.float64).item() for head in heads]
+
     def sha256(self) -> str:
         """Of the bytes of all heads' rows in order: for a whole matrix, the bytes of that matrix."""
         digest = hashlib.sha256()

@@ -94,6 +94,7 @@ def from_pretrained(folder: str | Path, auto_class: Any = None, **kwargs: Any) -
         seed=saved.seed,
         regions=regions,
         freezable=[region.key for region in freezable],
+        norms={},  # of the weights that were replaced, nothing is left
         before=None,
     )
     return model, applied
