@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -114,11 +115,11 @@ def test_first_and_last_are_mirrors(number, share):
     try:
         first = select_layers(f"first:{share}", number)
     except oelm.TreatmentError:
-        assert float(share) * number < 0.5
+        assert Fraction(share) * number < Fraction(1, 2)
         return
     last = select_layers(f"last:{share}", number)
     assert [number - 1 - layer for layer in reversed(last)] == first
-    assert abs(len(first) - float(share) * number) <= 0.5
+    assert abs(len(first) - Fraction(share) * number) <= Fraction(1, 2)
 
 
 @given(st.one_of(st.text(), st.lists(st.integers()), st.none(), st.floats(), st.dictionaries(st.text(), st.integers())))

@@ -112,7 +112,7 @@ def test_audit_passes_for_what_we_saved(run, treated, base):
 def test_audit_finds_a_bit_that_moved(run, treated, base):
     tensors = load_file(treated / "model.safetensors")
     weight = tensors["transformer.h.0.attn.c_attn.weight"]  # (width, rows): column 0 is a query row
-    weight.view(torch.int32)[0, 0] ^= 1
+    weight.view(torch.int32)[0, 0] ^= 1 << 20
     save_file(tensors, treated / "model.safetensors", metadata={"format": "pt"})
     done = run("audit", treated, "--against", base)
     assert done.returncode == 1

@@ -221,6 +221,22 @@ def test_counts_follow_layers_given_back(family):
 
 
 @both
+def test_a_layer_given_back_must_move_too(family):
+    model, applied = treated(family)
+    optimizer = adamw(learning(model))
+    given = applied.unfreeze(layers=[1], optimizer=optimizer)
+    before = [parameter.detach().clone() for parameter in given]
+    family.loss(model).backward()
+    optimizer.step()
+    for parameter, kept in zip(given, before, strict=True):
+        parameter.data.copy_(kept)
+    names = {name for name, p in model.named_parameters() if any(p is other for other in given) and p.ndim > 1}
+    findings = applied.audit(optimizer=optimizer).findings
+    assert {finding.code for finding in findings} == {"NOT-MOVED"}
+    assert {finding.where for finding in findings} >= names
+
+
+@both
 def test_a_layer_taken_back_loses_its_gradient(family):
     model, applied = treated(family)
     applied.unfreeze()

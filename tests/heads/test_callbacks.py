@@ -72,12 +72,14 @@ def test_a_training_is_audited_at_the_start_at_every_save_and_at_the_end(family,
     assert list(plain.state_dict()) == list(applied.model.state_dict())
 
 
-def test_a_frozen_bit_that_moves_fails_the_training_at_once(family, tmp_path):
+@pytest.mark.parametrize("hidden", [False, True], ids=["in place", "through .data"])
+def test_a_frozen_bit_that_moves_fails_the_training_at_once(family, tmp_path, hidden):
     applied = oelm.apply(family.model(), init="orthogonalize", freeze="qk")
 
     def meddle():
         with torch.no_grad():
-            applied.frozen[0].parameter[0, 0] += 1e-6
+            parameter = applied.frozen[0].parameter
+            (parameter.data if hidden else parameter)[0, 0] += 1e-6
 
     run = trainer(family, applied, tmp_path, callbacks=[Meddler(meddle)])
     with pytest.raises(oelm.AuditFailed, match="FROZEN-MOVED"):

@@ -1,6 +1,7 @@
 """`oelm inspect`: where a model keeps its queries and keys, and what a treatment would freeze and save."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +23,8 @@ def inspect(
     """Show layout, heads, counts, what a treatment would freeze and save, and how orthonormal the heads are."""
     if (model is None) == (config is None):
         raise FolderError("say which model: `oelm inspect MODEL`, or `oelm inspect --config FILE` without weights")
+    if model is not None and Path(model).is_file():
+        raise FolderError(f"{model} is a file, not a folder", hint=f"oelm inspect --config {model}")
     treatment = Treatment.from_dict({"freeze": freeze, "layers": layers})
     facts = _facts(model, config, treatment)
     if as_json:

@@ -1,5 +1,6 @@
 """`oelm`: the entry point. Errors a user can cause are one message and exit code 2, never a traceback."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -41,6 +42,9 @@ def main() -> None:
     except OelmError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.exit(2)
+    except BrokenPipeError:  # `oelm ... | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
         sys.exit(130)

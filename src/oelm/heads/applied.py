@@ -32,6 +32,8 @@ class Before:
     copies: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """The weights that were replaced, by region."""
     unsplits: list[Unsplit] = field(default_factory=list, repr=False)
+    nested: list[nn.TransformerEncoder] = field(default_factory=list, repr=False)
+    """torch encoders that used nested tensors."""
 
     def restore_(self, model: nn.Module, regions: Iterable[Region]) -> None:
         """Make the model what it was, as far as this remembers."""
@@ -41,8 +43,11 @@ class Before:
             if region.key in self.copies:
                 region.restore_(self.copies[region.key])
             region.projection.attention.__dict__.pop("_oelm_treated", None)
+        for encoder in self.nested:
+            encoder.use_nested_tensor = True
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(self.flags[name])
+            if name in self.flags:  # what was added since, an adapter for example, is not ours
+                parameter.requires_grad_(self.flags[name])
 
 
 class Applied:
@@ -66,7 +71,8 @@ class Applied:
         """Weights and biases of every treated projection, frozen or not."""
         self.norms = norms
         """For scale `match`: the norm of every head that was replaced, by region."""
-        self._freezable = frozenset(freezable)
+        self.freezable = tuple(freezable)
+        """Regions that learnt until the treatment froze them."""
         self._before = before
         self._undone = False
         self.counts_at_apply = count(model)
@@ -120,15 +126,19 @@ class Applied:
                 f"layers {layers!r}: the treatment holds none of them frozen",
                 hint=f"layers it holds frozen: {self._frozen_layers() or 'none'}",
             )
+        if self._before is not None:  # what was only frozen has no copy yet, and may be trained away now
+            for region in regions:
+                self._before.copies.setdefault(region.key, region.copy())
         parameters = set_learning(regions, True)
         for region in regions:
-            del self.frozen_hashes[region.key]
+            self.frozen_hashes.pop(region.key, None)
         given_back = {id(parameter) for parameter in parameters}
         for name, parameter in self.model.named_parameters():
             if id(parameter) in given_back:
                 self.fingerprints[name] = fingerprint(parameter)
         if optimizer is not None:
-            add_to_optimizer(optimizer, parameters)
+            alike = {id(r.parameter): list(r.projection.attention.parameters()) for r in regions}
+            add_to_optimizer(optimizer, parameters, alike=alike)
         return parameters
 
     def refreeze(
@@ -150,6 +160,8 @@ class Applied:
 
     def advance(self, progress: float, *, optimizer: torch.optim.Optimizer | None = None) -> list[nn.Parameter]:
         """Follow the treatment's `unfreeze` schedule to `progress` (0 to 1) of the budget; returns what it gave."""
+        if not 0 <= progress <= 1:
+            raise TreatmentError(f"progress is a fraction of the budget from 0 to 1, got {progress!r}")
         schedule = self.treatment.unfreeze
         if schedule is None:
             return []
@@ -187,12 +199,10 @@ class Applied:
         """The regions of these layers that learnt until the treatment froze them."""
         self._alive()
         chosen = set(select_layers(layers, num_layers(self.model)))
-        return [
-            region for region in self.regions if region.projection.layer in chosen and region.key in self._freezable
-        ]
+        return [region for region in self.regions if region.projection.layer in chosen and region.key in self.freezable]
 
     def _frozen_layers(self) -> list[int]:
-        return sorted({region.projection.layer for region in self.frozen if region.key in self._freezable})
+        return sorted({region.projection.layer for region in self.frozen if region.key in self.freezable})
 
     def __str__(self) -> str:
         from oelm.heads.table import applied_table

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from oelm.errors import ModelError, TreatmentError
 from oelm.heads import draw
 from oelm.heads.applied import Applied, Before
-from oelm.heads.find import projections_in
+from oelm.heads.find import find_projections, projections_in
 from oelm.heads.freeze import freezes, needs_split, set_learning, split_fused
 from oelm.heads.integrity import is_adapted, task_head
 from oelm.heads.region import Region, regions_of
+from oelm.heads.split import Split
 from oelm.heads.view import Projection
 from oelm.seeds import seed_for
 from oelm.treatment import FITS_WIDTH, GLOBAL, Bias, Freeze, Init, Treatment, Unfreeze
@@ -54,8 +55,10 @@ def apply(
         raise TreatmentError(f"seed must be a whole number from 0, got {seed!r}")
     treated = projections_in(model, treatment.layers)
     frozen = [projection for projection in treated if projection.role in treatment.frozen_roles]
+    _check_untreated(model)
     _check_model(model, treated)
     _check_fit(treated, frozen, treatment)
+    _check_splits(model, frozen)
     _check_integrity(model, frozen)
 
     regions = [region for projection in treated for region in regions_of(projection)]
@@ -71,8 +74,13 @@ def apply(
             _write(projection, treatment, seed)
         for unsplit in split_fused(frozen):
             before.unsplits.append(unsplit)
+        before.nested.extend(_leave_nested_tensors(model))
         to_freeze = [region for region in regions if freezes(treatment, region) and region.parameter.requires_grad]
         set_learning(to_freeze, False)
+        if keep_undo:  # what goes on learning will be changed by training
+            for region in regions:
+                if region.parameter.requires_grad and region.key not in before.copies:
+                    before.copies[region.key] = region.copy()
         return Applied(
             model,
             treatment=treatment,
@@ -85,6 +93,20 @@ def apply(
     except BaseException:
         before.restore_(model, regions)
         raise
+
+
+def _leave_nested_tensors(model: nn.Module) -> list[nn.TransformerEncoder]:
+    """torch's encoder packs padded batches for a fast path that a split attention does not take."""
+    encoders = [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.TransformerEncoder)
+        and getattr(module, "use_nested_tensor", False)
+        and any(isinstance(inner, Split) for inner in module.modules())
+    ]
+    for encoder in encoders:
+        encoder.use_nested_tensor = False
+    return encoders
 
 
 def _treatment(treatment: Treatment | None, fields: dict[str, Any]) -> Treatment:
@@ -100,6 +122,16 @@ def _treatment(treatment: Treatment | None, fields: dict[str, Any]) -> Treatment
     return treatment
 
 
+def _check_untreated(model: nn.Module) -> None:
+    for projection in find_projections(model):
+        if projection.attention.__dict__.get("_oelm_treated"):
+            raise ModelError(
+                "the model has been treated already",
+                where=projection.name,
+                hint="applied.undo() first; a copy of a treated model counts as treated",
+            )
+
+
 def _check_model(model: nn.Module, treated: Sequence[Projection]) -> None:
     """Refuse a model that cannot be treated exactly as it is."""
     if isinstance(model, nn.parallel.DistributedDataParallel):
@@ -108,12 +140,6 @@ def _check_model(model: nn.Module, treated: Sequence[Projection]) -> None:
             hint="oelm.apply(model, ...) first, then DistributedDataParallel(model)",
         )
     for projection in treated:
-        if projection.attention.__dict__.get("_oelm_treated"):
-            raise ModelError(
-                "the model has been treated already",
-                where=projection.name,
-                hint="applied.undo() first; a copy of a treated model counts as treated",
-            )
         adapter = getattr(projection.attention, projection.path, None)
         if getattr(adapter, "merged", False):
             raise ModelError(
@@ -168,14 +194,30 @@ def _check_fit(treated: Sequence[Projection], frozen: Sequence[Projection], trea
                 where=projection.bias_path,
                 hint="bias='train'",
             )
-        if needs_split(projection) and not _can_split(projection.owner):
+
+
+def _check_splits(model: nn.Module, frozen: Sequence[Projection]) -> None:
+    """Refuse to split a fused weight that something else would miss."""
+    holders: dict[int, int] = {}
+    for _, parameter in model.named_parameters(remove_duplicate=False):
+        holders[id(parameter)] = holders.get(id(parameter), 0) + 1
+    for projection in frozen:
+        if not needs_split(projection):
+            continue
+        if not _can_split(projection.owner):
             raise ModelError(
                 f"the fused weight of a {type(projection.owner).__name__} cannot be split safely",
                 where=projection.name,
                 why="what its own forward does with the weight would be lost",
                 hint="keep it in a plain nn.Linear, or q and k in matrices of their own",
             )
-        if needs_split(projection) and is_adapted(projection.attention):
+        if holders[id(projection.weight_parameter)] > 1:
+            raise ModelError(
+                "a fused weight that several modules share cannot be frozen in part",
+                where=projection.name,
+                hint="share the module instead of the weight, or freeze='none'",
+            )
+        if is_adapted(projection.attention):
             raise ModelError(
                 "a fused weight inside an adapter learns as a whole and cannot be frozen in part",
                 where=projection.name,
@@ -240,7 +282,7 @@ def _blocks(projection: Projection, heads: range, treatment: Treatment, seed: in
 
 def _weights(projection: Projection, heads: range) -> Tensor:
     # to the CPU first: not every device knows float64
-    out = torch.empty(len(heads), projection.head_dim, projection.width, dtype=torch.float64)
+    out = torch.empty(len(heads), projection.head_dim, projection.width, dtype=torch.float64, device="cpu")
     for index, head in enumerate(heads):
         out[index].copy_(projection.weight_rows(head).detach().cpu())
     return out

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from oelm.errors import AuditFailed
+from oelm.heads.find import find_projections
 from oelm.heads.integrity import task_head
 from oelm.heads.measure import gram, orthonormal_tolerance
 from oelm.heads.region import Region, hashes_of
@@ -148,7 +149,7 @@ def geometry_of(
     for region in weights:
         projection = region.projection
         tolerance = orthonormal_tolerance(region.parameter.dtype)
-        eye_DD = torch.eye(projection.head_dim, dtype=torch.float64)
+        eye_DD = torch.eye(projection.head_dim, dtype=torch.float64, device="cpu")
         for head, gram_DD in enumerate(gram(projection)):
             where = f"{region.key}, layer {projection.layer}, head {head}"
             measured = gram_DD.trace().sqrt().item()
@@ -267,11 +268,17 @@ def _moved(applied: Applied, optimizer: torch.optim.Optimizer | None) -> _Part:
 
     # Attention does not see a shift of all keys, so a key bias may rightly stay where it is.
     exempt = {id(r.parameter) for r in applied.regions if r.kind == "bias" and r.projection.role == "k"}
+    exempt |= {
+        id(p.bias_parameter)
+        for p in find_projections(applied.model)
+        if p.role == "k" and p.has_bias and not p.shares_matrix and p.bias_name == "bias"
+    }
     due = [
         (name, parameter)
         for name, parameter in applied.model.named_parameters()
         if parameter.requires_grad
         and id(parameter) not in exempt
+        and parameter.dtype not in (torch.bfloat16, torch.float16)  # small steps may be lost in rounding
         # a layer given back since the last step has no state yet
         and (optimizer is None or not optimizer.state or parameter in optimizer.state)
     ]

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from oelm.errors import TreatmentError
-from oelm.heads.applied import Applied
+from oelm.heads.applied import Applied, fingerprint
 
 
 class AuditCallback(TrainerCallback):
@@ -19,7 +19,8 @@ class AuditCallback(TrainerCallback):
 
     def __init__(self, applied: Applied) -> None:
         self.applied = applied
-        self._versions: dict[str, tuple[int, int]] = {}
+        self._fingerprints: dict[int, int] = {}
+        self._first_step = 0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -30,22 +31,21 @@ class AuditCallback(TrainerCallback):
                 why="DistributedDataParallel has fixed at the start which gradients it reduces",
                 hint="one process, or no unfreeze",
             )
+        self._first_step = state.global_step  # more than 0 where a training is resumed
         self._audit(kwargs.get("optimizer"), state)
-        self._versions = self._now()
+        self._fingerprints = self._now()
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         progress = state.global_step / max(state.max_steps, 1)
         if self.applied.advance(progress, optimizer=kwargs.get("optimizer")):
-            self._versions = self._now()
+            self._fingerprints = self._now()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # Every write in place raises a tensor's version, so a look at the numbers is enough to know when to hash.
-        now = self._now()
-        if now != self._versions:
+        # A sum over the bits is cheap enough for every step, and tells when to hash.
+        if self._now() != self._fingerprints:
             self._audit(None, state)
-            self._versions = now
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._audit(kwargs.get("optimizer"), state)
@@ -57,7 +57,8 @@ class AuditCallback(TrainerCallback):
 
     def _audit(self, optimizer: Any, state: TrainerState) -> None:
         # With a warm-up the first step has a learning rate of 0 and moves nothing.
-        self.applied.audit(optimizer=optimizer, stepped=state.global_step > 1).check()
+        self.applied.audit(optimizer=optimizer, stepped=state.global_step - self._first_step > 1).check()
 
-    def _now(self) -> dict[str, tuple[int, int]]:
-        return {region.key: (region.parameter._version, region.parameter.data_ptr()) for region in self.applied.frozen}
+    def _now(self) -> dict[int, int]:
+        parameters = {id(region.parameter): region.parameter for region in self.applied.frozen}
+        return {key: fingerprint(parameter) for key, parameter in parameters.items()}

@@ -13,7 +13,7 @@ _CHOLESKY_TOLERANCE = 1e-12
 
 def gaussian_rows(num_rows: int, width: int, *, generator: torch.Generator) -> Tensor:
     """A `(num_rows, width)` float64 block of independent standard normal entries."""
-    return torch.randn(num_rows, width, generator=generator, dtype=torch.float64)
+    return torch.randn(num_rows, width, generator=generator, dtype=torch.float64, device="cpu")
 
 
 def orthonormal_rows(num_rows: int, width: int, *, generator: torch.Generator) -> Tensor:
@@ -29,7 +29,7 @@ def orthonormalize_rows(blocks_BDM: Tensor) -> Tensor:
     """
     gram_BDD = blocks_BDM @ blocks_BDM.mT
     lower_BDD, _ = torch.linalg.cholesky_ex(gram_BDD)
-    eye_DD = torch.eye(gram_BDD.shape[-1], dtype=gram_BDD.dtype)
+    eye_DD = torch.eye(gram_BDD.shape[-1], dtype=gram_BDD.dtype, device=gram_BDD.device)
     rows_BDM: Tensor = torch.linalg.solve_triangular(lower_BDD, eye_DD, upper=False) @ blocks_BDM
     error_B = (rows_BDM @ rows_BDM.mT - eye_DD).abs().amax((-2, -1))
     for block in (~(error_B < _CHOLESKY_TOLERANCE)).nonzero().flatten().tolist():  # `not <` catches NaN
@@ -54,6 +54,4 @@ def nearest_orthonormal_rows(blocks_BDM: Tensor) -> Tensor:
 
 def identity_rows(head: int, num_rows: int, width: int) -> Tensor:
     """Rows `head * num_rows` onwards of the identity: orthonormal without being random."""
-    rows_DM = torch.zeros(num_rows, width, dtype=torch.float64)
-    rows_DM[torch.arange(num_rows), head * num_rows + torch.arange(num_rows)] = 1.0
-    return rows_DM
+    return torch.eye(width, dtype=torch.float64, device="cpu")[head * num_rows : (head + 1) * num_rows].clone()

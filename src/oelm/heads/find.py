@@ -108,6 +108,8 @@ def _unknown(model: nn.Module, strangers: list[tuple[str, nn.Module]]) -> Unknow
 
 def _projection(role: Role, layer: int, path: str, attention: nn.Module, layout: Layout) -> Projection:
     held_at = layout.query if role == "q" else layout.key
+    if not hasattr(attention, held_at):
+        raise UnknownLayout(f"{type(attention).__name__} has no '{held_at}'", where=f"{path}  ({_children(attention)})")
     owner = owner_of(attention, held_at)
     name = weight_name_of(attention, held_at)
     where = _vanilla(f"{path}.{held_at}" if path else held_at) + (".weight" if name == "weight" else "")
@@ -146,15 +148,15 @@ def _head_numbers(attention: nn.Module, layout: Layout, blocks: int, where: str)
     """(H, K) from the number of D-row blocks in the matrix at hand."""
     if layout.query != layout.key:  # each role knows its own matrix, and asks only for its own number
         return blocks, blocks // 2 if layout.arrangement == "key-value" else blocks
-    key_heads = getattr(attention, layout.key_heads) if layout.key_heads else blocks // 3
+    key_heads = getattr(attention, layout.key_heads, 0) if layout.key_heads else blocks / 3
     heads = blocks - 2 * key_heads
-    if heads < key_heads or heads % key_heads:
+    if not key_heads or key_heads != int(key_heads) or heads < key_heads or heads % key_heads:
         raise UnknownLayout(
-            f"{blocks} blocks of rows cannot be {heads} query, {key_heads} key and {key_heads} value heads",
+            f"{blocks} blocks of rows cannot be {heads:g} query, {key_heads:g} key and {key_heads:g} value heads",
             where=where,
             hint="register_layout(..., key_heads=<attribute with the number of key heads>)",
         )
-    return heads, key_heads
+    return int(heads), int(key_heads)
 
 
 def _shape(owner: nn.Module, name: str, where: str, *, transposed: bool) -> tuple[int, int]:

@@ -157,6 +157,8 @@ def register_layout(
     or a function `(role, head, num_heads, num_key_heads) -> index of the head's block of rows`. The last one registered
     wins. Prove it with `oelm.prove_layout(model, inputs)`.
     """
+    if not isinstance(attention, str | type):
+        raise TreatmentError(f"attention is a class or its full name, got {type(attention).__name__}")
     name = attention if isinstance(attention, str) else _dotted(attention)
     order = f"custom:{name}" if callable(arrangement) else arrangement
     if callable(arrangement):

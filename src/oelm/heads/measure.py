@@ -42,9 +42,14 @@ def orthonormality(model: nn.Module) -> list[Orthonormality]:
 
 def measure(projection: Projection) -> list[Orthonormality]:
     gram_HDD = gram(projection)
-    eye_DD = torch.eye(projection.head_dim, dtype=torch.float64)
+    eye_DD = torch.eye(projection.head_dim, dtype=torch.float64, device="cpu")
     deviation_H = (gram_HDD - eye_DD).abs().amax((-2, -1))
-    values_HD = torch.linalg.eigvalsh(gram_HDD).clamp(min=0).sqrt()
+    finite = bool(gram_HDD.isfinite().all())
+    values_HD = (
+        torch.linalg.eigvalsh(gram_HDD).clamp(min=0).sqrt()
+        if finite
+        else gram_HDD.new_full(gram_HDD.shape[:2], torch.nan)
+    )
     norm_H = gram_HDD.diagonal(dim1=-2, dim2=-1).sum(-1).sqrt()
     return [
         Orthonormality(

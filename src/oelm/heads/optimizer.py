@@ -6,8 +6,11 @@ import torch
 from torch import nn
 
 
-def add_to_optimizer(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-    """Add each parameter to the group that holds others like it (matrices with matrices, vectors with vectors).
+def add_to_optimizer(
+    optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], *, alike: dict[int, list[nn.Parameter]]
+) -> None:
+    """Add each parameter to the group that holds others like it: of its own attention module (`alike`, by id) and of
+    its own kind, matrix or vector; or failing that, only of its own kind.
 
     Existing groups are extended rather than new ones added, since learning-rate schedulers know only those.
     """
@@ -16,10 +19,10 @@ def add_to_optimizer(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.P
     for parameter in parameters:
         if id(parameter) in held:
             continue
-        alike = [
-            group for group in groups if any(_is_matrix(other) == _is_matrix(parameter) for other in group["params"])
-        ]
-        (alike or groups)[0]["params"].append(parameter)
+        near = {id(other) for other in alike.get(id(parameter), []) if _is_matrix(other) == _is_matrix(parameter)}
+        with_kin = [group for group in groups if any(id(other) in near for other in group["params"])]
+        of_kind = [group for group in groups if any(_is_matrix(p) == _is_matrix(parameter) for p in group["params"])]
+        (with_kin or of_kind or groups)[0]["params"].append(parameter)
 
 
 def remove_from_optimizer(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:

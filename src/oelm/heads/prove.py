@@ -18,8 +18,8 @@ def prove_layout(model: nn.Module, inputs: dict[str, Any] | None = None, *, maps
     """Raise `UnknownLayout` unless every head's rows are where the layout says.
 
     If head 3's query rows are disturbed, of that layer's attention maps only head 3's may change; for key rows, only
-    those of the query heads in its group. Where queries and keys are fused, they are told apart too: another query for
-    one token changes one row of the map, another key changes a column. The maps come from
+    those of the query heads in its group. Queries and keys are told apart too: another query for one token changes one
+    row of the map, another key changes a column. The maps come from
     `model(**inputs, output_attentions=True).attentions` (load the model with `attn_implementation="eager"`), or from
     `maps(model)`: one `(batch, heads, queries, keys)` tensor per layer. Three tokens or more are needed.
     """
@@ -30,10 +30,15 @@ def prove_layout(model: nn.Module, inputs: dict[str, Any] | None = None, *, maps
         with torch.no_grad():
             projections = find_projections(model)
             before, seen = _look_at_inputs(model, projections, look)
+            if len(before) <= max(projection.layer for projection in projections):
+                raise UnknownLayout(
+                    f"the model shows {len(before)} attention maps for {1 + projections[-1].layer} layers",
+                    hint="attn_implementation='eager', or maps=..., see docs/layouts.md",
+                )
             for projection in projections:
                 for head in range(projection.num_heads):
                     _prove_head(model, projection, head, before[projection.layer], look)
-                if projection in seen:
+                if seen[projection].numel():
                     _prove_role(model, projection, seen[projection], before[projection.layer], look)
     finally:
         model.train(training)
@@ -42,7 +47,7 @@ def prove_layout(model: nn.Module, inputs: dict[str, Any] | None = None, *, maps
 def _look_at_inputs(
     model: nn.Module, projections: Sequence[Projection], look: Look
 ) -> tuple[list[Tensor], dict[Projection, Tensor]]:
-    """The maps, and what each fused projection is given for the first sequence, (tokens, width)."""
+    """The maps, and what each projection is given for the first sequence, (tokens, width)."""
     seen: dict[Projection, Tensor] = {}
 
     def remember(projection: Projection) -> Callable[..., None]:
@@ -51,17 +56,17 @@ def _look_at_inputs(
             batch = given[1] if isinstance(module, nn.MultiheadAttention) and projection.role == "k" else given[0]
             if isinstance(module, nn.MultiheadAttention) and not module.batch_first:
                 batch = batch.transpose(0, 1)
-            seen[projection] = batch[0]
+            # Given something else too (relative positions, in DeBERTa), it cannot be disturbed for one token alone.
+            again = projection in seen and not torch.equal(seen[projection], batch[0])
+            seen[projection] = batch.new_empty(0) if again else batch[0]
 
         return hook
 
     handles = [
-        projection.owner.register_forward_pre_hook(remember(projection), with_kwargs=True)
-        for projection in projections
-        if projection.layout.query == projection.layout.key
+        projection.owner.register_forward_pre_hook(remember(projection), with_kwargs=True) for projection in projections
     ]
     try:
-        return [layer_map.clone() for layer_map in look(model)], seen
+        return [layer_map.clone() for layer_map in look(model) or () if layer_map is not None], seen
     finally:
         for handle in handles:
             handle.remove()
@@ -113,4 +118,4 @@ def _change(
 
 
 def _noise(shape: Sequence[int]) -> Tensor:
-    return torch.randn(list(shape), generator=torch.Generator().manual_seed(0))
+    return torch.randn(list(shape), generator=torch.Generator().manual_seed(0), device="cpu")

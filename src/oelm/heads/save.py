@@ -40,11 +40,13 @@ def save_pretrained(applied: Applied, folder: str | Path) -> None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file, not a folder")
-    frozen = hashes_of(applied.frozen)
-    moved = [key for key, digest in frozen.items() if digest != applied.frozen_hashes[key]]
+    held = [region for region in applied.regions if region.key in applied.frozen_hashes]
+    frozen = hashes_of(held)
+    learn = {region.key for region in held if region.parameter.requires_grad}
+    moved = [key for key, digest in frozen.items() if digest != applied.frozen_hashes[key] or key in learn]
     if moved:
         raise AuditFailed(
-            f"{len(moved)} frozen tensors have moved since they were frozen; nothing was saved",
+            f"{len(moved)} frozen tensors have moved, or began to learn, since they were frozen; nothing was saved",
             where="\n".join(moved[:8]),
             hint="applied.audit().check() says more",
         )
@@ -54,6 +56,10 @@ def save_pretrained(applied: Applied, folder: str | Path) -> None:
         "treatment": applied.treatment.to_dict(),
         "seed": applied.seed,
         "frozen": frozen,
+        "given_back": [key for key in applied.freezable if key not in frozen],
+        "written": [
+            key for key, digest in hashes_of(applied.regions).items() if digest == applied.hashes_at_apply[key]
+        ],
         "counts": applied.counts.to_dict(),
     }
     # An old record must not vouch for new weights, should writing them be interrupted.
@@ -97,6 +103,10 @@ def from_pretrained(folder: str | Path, auto_class: Any = None, **kwargs: Any) -
         norms={},  # of the weights that were replaced, nothing is left
         before=None,
     )
+    # Orthonormality and scale are promised of what the treatment wrote, not of what training made of it.
+    for region in regions:
+        if region.key not in saved.written:
+            applied.hashes_at_apply[region.key] = "trained before it was saved"
     return model, applied
 
 
@@ -108,6 +118,10 @@ class Saved:
     seed: int
     frozen: dict[str, str]
     """SHA-256 by region."""
+    given_back: list[str]
+    """Regions that the treatment froze and that learnt again when it was saved."""
+    written: list[str]
+    """Regions that were still as the treatment left them."""
     oelm: str
 
 
@@ -123,6 +137,13 @@ def saved_regions(model: nn.Module, saved: Saved, folder: str | Path) -> tuple[l
             where=f"{Path(folder) / RECORD}: {unknown[0]}",
             why=f"it was loaded as {type(model).__name__}, whose heads have other names, or the file was changed",
             hint="load the class that was saved",
+        )
+    promised = {region.key for region in regions if freezes(saved.treatment, region)}
+    if promised != saved.frozen.keys() | set(saved.given_back):
+        raise FolderError(
+            f"{Path(folder) / RECORD} is damaged",
+            why=f"its treatment freezes {len(promised)} tensors; it has {len(saved.frozen)} hashes, "
+            f"and {len(saved.given_back)} tensors given back",
         )
     return regions, [by_key[key] for key in saved.frozen]
 
@@ -149,12 +170,21 @@ def read_saved(folder: str | Path) -> Saved:
             why=f"it was written by oelm {data.get('oelm', 'of a later version')}",
             hint="pip install --upgrade oelm",
         )
-    frozen, seed = data.get("frozen"), data.get("seed")
+    frozen, seed, treated = data.get("frozen"), data.get("seed"), data.get("treatment")
+    given_back, written = data.get("given_back"), data.get("written")
     hashes = isinstance(frozen, dict) and all(isinstance(v, str) and len(v) == 64 for v in frozen.values())
-    if not hashes or not isinstance(seed, int) or not isinstance(data.get("treatment"), dict):
+    lists = all(isinstance(v, list) and all(isinstance(key, str) for key in v) for v in (given_back, written))
+    if not (hashes and lists and isinstance(seed, int) and isinstance(treated, dict)):
         raise FolderError(f"{path} is damaged", why="treatment, seed or the hashes of frozen tensors are missing")
     try:
-        treatment = Treatment.from_dict(data["treatment"])
+        treatment = Treatment.from_dict(treated)
     except OelmError as error:
         raise FolderError(f"{path} is damaged", why=str(error)) from error
-    return Saved(treatment=treatment, seed=seed, frozen=data["frozen"], oelm=str(data.get("oelm")))
+    return Saved(
+        treatment=treatment,
+        seed=seed,
+        frozen=data["frozen"],
+        given_back=data["given_back"],
+        written=data["written"],
+        oelm=str(data.get("oelm")),
+    )

@@ -219,6 +219,12 @@ def split_(module: nn.Module, plan: RowPlan, *, transposed: bool) -> Unsplit:
     attention = isinstance(module, nn.MultiheadAttention)
     names = ("in_proj_weight", "in_proj_bias") if attention else ("weight", "bias")
     before = Unsplit(module, type(module), dict(module._parameters), {})
+    fused_names = tuple(name for name in names if before.parameters.get(name) is not None)
+    parts = {}
+    for name in fused_names:
+        tensor = before.parameters[name].detach()  # type: ignore[union-attr]
+        parts[name] = plan.parts(tensor.mT if transposed and tensor.ndim == 2 else tensor)
+    # nothing can fail from here on
     for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight", *names):
         module._parameters.pop(name, None)
     if attention:
@@ -227,11 +233,10 @@ def split_(module: nn.Module, plan: RowPlan, *, transposed: bool) -> Unsplit:
     assert isinstance(module, Split)
     module.plan = plan
     module.transposed = transposed
-    module.fused_names = tuple(name for name in names if before.parameters.get(name) is not None)
-    for name in module.fused_names:
+    module.fused_names = fused_names
+    for name, (reservoir, rest) in parts.items():
         parameter = before.parameters[name]
         assert parameter is not None
-        reservoir, rest = plan.parts(module._rows_first(parameter.detach()))
         module.register_parameter(f"{name}_reservoir", nn.Parameter(reservoir, parameter.requires_grad))
         module.register_parameter(f"{name}_rest", nn.Parameter(rest, parameter.requires_grad))
         parameter.data = parameter.new_empty(0)  # the parts hold the weights now; the object waits for `join_`

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from oelm.errors import FolderError
 
-_LOADING_FAILURES = (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError)
+# Whatever is wrong with a folder, a library may raise anything about it.
+_LOADING_FAILURES = Exception
 
 
 def load_model(name: str | Path, auto_class: Any = None, **kwargs: Any) -> nn.Module:
@@ -32,6 +32,8 @@ def load_config(name: str | Path, **options: Any) -> Any:
     import oelm.models.gpt  # noqa: F401  registers our own model type
 
     options.setdefault("trust_remote_code", False)
+    if not Path(name).exists() and (str(name).count("/") > 1 or str(name).startswith((".", "/", "~"))):
+        raise FolderError(f"no model configuration was found at {name}", why="there is no such folder or file")
     try:
         return AutoConfig.from_pretrained(str(name), **options)
     except _LOADING_FAILURES as error:
