@@ -14,7 +14,7 @@ from torch import nn
 from torch.profiler import profile
 
 import oelm
-from interleave import interleave
+from interleave import Ratio, interleave
 from oelm.heads.draw import orthonormalize_rows
 
 
@@ -41,13 +41,20 @@ def main() -> None:
                 for heads in projection.weight.view(4, 4, 64, 1024):
                     heads.copy_(orthonormalize_rows(heads.double()))
 
-    def treat(**fields: object) -> None:
-        oelm.apply(model, **({"init": "orthogonalize", "freeze": "qk"} | fields)).undo()
+    treated: list[oelm.Applied] = []
 
-    print(f"factorisation alone / loop:        {interleave(batched, loop, pairs=options.pairs)}")
-    print(f"apply and undo, orthogonalize / loop: {interleave(treat, loop, pairs=options.pairs)}")
-    drawing = interleave(lambda: treat(init="orthogonal"), loop, pairs=options.pairs)
-    print(f"apply and undo, orthogonal / loop:    {drawing}   (also draws a Gaussian in float64)")
+    def treat(init: str) -> None:
+        treated.append(oelm.apply(model, init=init, freeze="qk"))
+
+    def undo() -> None:
+        treated.pop().undo()
+
+    def against_loop(init: str) -> Ratio:
+        return interleave(lambda: treat(init), loop, pairs=options.pairs, after_a=undo)
+
+    print(f"factorisation alone / loop:           {interleave(batched, loop, pairs=options.pairs)}")
+    print(f"all of apply, orthogonalize / loop:   {against_loop('orthogonalize')}")
+    print(f"all of apply, orthogonal / loop:      {against_loop('orthogonal')}   (also draws, in float64)")
 
     layer = 2 * 1024 * 1024 * 4
     for keep_undo in (True, False):

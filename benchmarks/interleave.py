@@ -27,19 +27,27 @@ class Ratio:
         )
 
 
-def interleave(a: Callable[[], object], b: Callable[[], object], *, pairs: int, warmup: int = 2) -> Ratio:
-    """Time `a` against `b`: A B, B A, A B, ... so that drift of the machine falls on both alike."""
-    for _ in range(warmup):
-        a()
-        b()
+def interleave(
+    a: Callable[[], object],
+    b: Callable[[], object],
+    *,
+    pairs: int,
+    warmup: int = 2,
+    after_a: Callable[[], object] = lambda: None,
+) -> Ratio:
+    """Time `a` against `b`: A B, B A, A B, ... so that drift of the machine falls on both alike.
+
+    `after_a` clears up after each `a`, outside the clock.
+    """
     times_a, times_b = [], []
-    for pair in range(pairs):
-        if pair % 2 == 0:
-            times_a.append(_seconds(a))
+    for pair in range(warmup + pairs):
+        if pair % 2:
             times_b.append(_seconds(b))
-        else:
+        times_a.append(_seconds(a))
+        after_a()
+        if not pair % 2:
             times_b.append(_seconds(b))
-            times_a.append(_seconds(a))
+    times_a, times_b = times_a[warmup:], times_b[warmup:]
     ratios = [x / y for x, y in zip(times_a, times_b, strict=True)]
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(ratios, k=pairs)) for _ in range(2000))

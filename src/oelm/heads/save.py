@@ -40,8 +40,9 @@ def save_pretrained(applied: Applied, folder: str | Path) -> None:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file, not a folder")
-    held = [region for region in applied.regions if region.key in applied.frozen_hashes]
-    frozen = hashes_of(held)
+    held = [r for r in applied.regions if r.key in applied.frozen_hashes and freezes(applied.treatment, r)]
+    now = hashes_of(applied.regions)
+    frozen = {region.key: now[region.key] for region in held}
     learn = {region.key for region in held if region.parameter.requires_grad}
     moved = [key for key, digest in frozen.items() if digest != applied.frozen_hashes[key] or key in learn]
     if moved:
@@ -57,9 +58,7 @@ def save_pretrained(applied: Applied, folder: str | Path) -> None:
         "seed": applied.seed,
         "frozen": frozen,
         "given_back": [key for key in applied.freezable if key not in frozen],
-        "written": [
-            key for key, digest in hashes_of(applied.regions).items() if digest == applied.hashes_at_apply[key]
-        ],
+        "written": [key for key, digest in now.items() if digest == applied.hashes_at_apply[key]],
         "counts": applied.counts.to_dict(),
     }
     # An old record must not vouch for new weights, should writing them be interrupted.
