@@ -82,4 +82,7 @@ def library_bytes() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit("\nstopped; nothing was written") from None

@@ -5,7 +5,6 @@ class OelmError(ValueError):
     """Base of every error a user can cause. The CLI shows it as one message and exits with code 2."""
 
     def __init__(self, what: str, *, where: str | None = None, why: str | None = None, hint: str | None = None):
-        self.what = what
         details = [("where", where), ("why", why), ("try", hint)]
         lines = [f"  {label:<6} {_indented(text)}" for label, text in details if text]
         super().__init__("\n".join([what, *lines]))

@@ -213,7 +213,7 @@ def test_counts_follow_layers_given_back(family):
     applied.refreeze()
     assert applied.counts.frozen == frozen
     applied.audit(optimizer=adamw(learning(model))).check()
-    with pytest.raises(oelm.TreatmentError, match="frozen already"):
+    with pytest.raises(oelm.TreatmentError, match="frozen again"):
         applied.refreeze()
     applied.unfreeze()
     with pytest.raises(oelm.TreatmentError, match="holds none of them frozen"):

@@ -23,6 +23,7 @@ COMBINATIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_combination_trains_and_passes_its_audit(name):
     family = next(f for f in FAMILIES if f.name == name)

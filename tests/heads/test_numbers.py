@@ -6,7 +6,7 @@ import transformers
 from torch import nn
 
 import oelm
-from oelm.heads.saving import saving
+from oelm.heads.savings import saving
 from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM, OelmGPTForSequenceClassification
 
 

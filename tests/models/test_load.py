@@ -29,6 +29,7 @@ def run_oelm(*words, **environment):
     )
 
 
+@pytest.mark.slow
 def test_a_hub_name_is_inspected_and_audited(tmp_path):
     base, treated = tmp_path / "base", tmp_path / "treated"
     model = GPT2.model()

@@ -38,7 +38,7 @@ def _facts(model: str | None, config: str | None, treatment: Treatment) -> dict[
     from oelm.heads.count import count
     from oelm.heads.find import find_projections
     from oelm.heads.measure import measure
-    from oelm.heads.saving import saving
+    from oelm.heads.savings import saving
     from oelm.models.load import load_config, load_model, skeleton
 
     with quiet_loading():

@@ -147,7 +147,7 @@ class Applied:
         """Freeze layers again as they are now; returns the parameters taken. An optimizer given here forgets them."""
         regions = [region for region in self._regions_in(layers) if region.parameter.requires_grad]
         if not regions:
-            raise TreatmentError(f"layers {layers!r}: all of them are frozen already")
+            raise TreatmentError(f"layers {layers!r}: nothing of them is there to be frozen again")
         parameters = set_learning(regions, False)
         self.frozen_hashes |= hashes_of(regions)
         taken = {id(parameter) for parameter in parameters}

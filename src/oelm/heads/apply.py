@@ -14,7 +14,7 @@ from oelm.heads import draw
 from oelm.heads.applied import Applied, Before
 from oelm.heads.find import find_projections, projections_in
 from oelm.heads.freeze import freezes, needs_split, set_learning, split_fused
-from oelm.heads.integrity import is_adapted, task_head
+from oelm.heads.integrity import has_adapters, task_head
 from oelm.heads.region import Region, regions_of
 from oelm.heads.split import Split
 from oelm.heads.view import Projection
@@ -217,7 +217,7 @@ def _check_splits(model: nn.Module, frozen: Sequence[Projection]) -> None:
                 where=projection.name,
                 hint="share the module instead of the weight, or freeze='none'",
             )
-        if is_adapted(projection.attention):
+        if has_adapters(projection.attention):
             raise ModelError(
                 "a fused weight inside an adapter learns as a whole and cannot be frozen in part",
                 where=projection.name,

@@ -196,7 +196,7 @@ def _learning(applied: Applied) -> _Part:
                     where=name,
                 )
         for region in applied.regions:
-            if region.key in applied.frozen_hashes and _learns(region):
+            if region.key in applied.frozen_hashes and region.parameter.requires_grad:
                 yield Finding(
                     code="FROZEN-LEARNS",
                     expected="requires_grad False",
@@ -289,7 +289,3 @@ def _moved(applied: Applied, optimizer: torch.optim.Optimizer | None) -> _Part:
                 yield Finding(code="NOT-MOVED", expected="moved by training", measured="the same bits", where=name)
 
     return "movement", f"{len(due)} trainable tensors compared with their start", findings()
-
-
-def _learns(region: Region) -> bool:
-    return region.parameter.requires_grad

@@ -8,7 +8,7 @@ _HEAD_NAMES = {"classifier", "score", "head", "heads", "lm_head", "fc_out", "qa_
 
 def task_head(model: nn.Module) -> dict[str, nn.Parameter]:
     """Parameters of the task head and the pooler, by name."""
-    if is_adapted(model):
+    if has_adapters(model):
         return {}  # an adapter method decides itself what of the model learns
     base = getattr(model, "base_model", None)
     structured = isinstance(base, nn.Module)
@@ -27,6 +27,6 @@ def task_head(model: nn.Module) -> dict[str, nn.Parameter]:
     return found
 
 
-def is_adapted(model: nn.Module) -> bool:
+def has_adapters(model: nn.Module) -> bool:
     """Whether PEFT wraps layers of the model."""
     return any(hasattr(module, "base_layer") for module in model.modules())

@@ -12,7 +12,7 @@ from torch import nn
 from oelm.errors import AuditFailed, FolderError, ModelError, OelmError
 from oelm.heads.find import projections_in
 from oelm.heads.freeze import freezes, set_learning, split_fused
-from oelm.heads.integrity import is_adapted
+from oelm.heads.integrity import has_adapters
 from oelm.heads.region import Region, hashes_of, regions_of
 from oelm.treatment import Treatment
 from oelm.version import __version__
@@ -32,7 +32,7 @@ def save_pretrained(applied: Applied, folder: str | Path) -> None:
             f"{type(model).__name__} has no save_pretrained",
             hint="safetensors.torch.save_model(model, path); its state_dict has the vanilla names and tensors",
         )
-    if is_adapted(model) or hasattr(model, "peft_config"):
+    if has_adapters(model) or hasattr(model, "peft_config"):
         raise ModelError(
             "PEFT saves the adapter alone, which would lose the treated weights below it",
             hint="model.merge_and_unload().save_pretrained(folder), or save the base model before adding the adapter",

@@ -124,14 +124,6 @@ class Projection:
                 tensor = tensor.mT
         return tensor[start : start + self.head_dim]
 
-    def weights(self) -> Tensor:
-        """A copy of all heads' weights, (H, D, M), detached."""
-        return torch.stack([self.weight_rows(head).detach() for head in range(self.num_heads)])
-
-    def biases(self) -> Tensor:
-        """A copy of all heads' biases, (H, D), detached."""
-        return torch.stack([self.bias_rows(head).detach() for head in range(self.num_heads)])
-
     @torch.no_grad()
     def write_(self, head: int, block_DM: Tensor) -> None:
         self.weight_rows(head).copy_(block_DM)
