@@ -164,6 +164,7 @@ _GPT = dict(
     eos_token_id=2,
     pad_token_id=0,
 )
+_T5 = dict(vocab_size=VOCAB, d_model=24, d_kv=8, d_ff=32, num_layers=2, num_heads=4, decoder_start_token_id=0)
 _classifier = partial(_model, num_labels=3)
 
 FAMILIES = [
@@ -217,17 +218,7 @@ FAMILIES = [
     ),
     Family(
         "t5",
-        lambda: _model(
-            "T5ForConditionalGeneration",
-            "T5Config",
-            vocab_size=VOCAB,
-            d_model=24,
-            d_kv=8,
-            d_ff=32,
-            num_layers=2,
-            num_heads=4,
-            decoder_start_token_id=0,
-        ),
+        lambda: _model("T5ForConditionalGeneration", "T5Config", **_T5),
         num_layers=6,
         inputs=_t5_inputs,
         outputs_maps=("encoder_attentions", "decoder_attentions", "cross_attentions"),
@@ -309,17 +300,7 @@ FAMILIES = [
     ),
     Family(
         "mt5",
-        lambda: _model(
-            "MT5ForConditionalGeneration",
-            "MT5Config",
-            vocab_size=VOCAB,
-            d_model=24,
-            d_kv=8,
-            d_ff=32,
-            num_layers=2,
-            num_heads=4,
-            decoder_start_token_id=0,
-        ),
+        lambda: _model("MT5ForConditionalGeneration", "MT5Config", **_T5),
         num_layers=6,
         inputs=_t5_inputs,
         outputs_maps=("encoder_attentions", "decoder_attentions", "cross_attentions"),

@@ -34,6 +34,13 @@ def learning(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
+def train(family: Family, model: nn.Module, optimizer: torch.optim.Optimizer, *, steps: int = 3) -> None:
+    for _ in range(steps):
+        family.loss(model.train()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def check_frozen_and_moved(applied: oelm.Applied, optimizer: torch.optim.Optimizer) -> None:
     audit = applied.audit(optimizer=optimizer, stepped=True)
     audit.check()
@@ -46,10 +53,7 @@ def check_frozen_and_moved(applied: oelm.Applied, optimizer: torch.optim.Optimiz
 def test_optimizers(family, optimizer):
     model, applied = treated(family)
     optimizer = OPTIMIZERS[optimizer](learning(model))
-    for _ in range(3):
-        family.loss(model.train()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    train(family, model, optimizer)
     check_frozen_and_moved(applied, optimizer)
 
 
@@ -75,10 +79,7 @@ def test_gradient_checkpointing(name):
     model.gradient_checkpointing_enable({"use_reentrant": False})
     model.config.use_cache = False
     optimizer = OPTIMIZERS["adamw"](learning(model))
-    for _ in range(3):
-        family.loss(model.train()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    train(family, model, optimizer)
     check_frozen_and_moved(applied, optimizer)
 
 
@@ -90,9 +91,7 @@ def test_averaged_copies(family):
     optimizer = OPTIMIZERS["adamw"](learning(model))
     start = copy.deepcopy(model.state_dict())
     for _ in range(3):
-        family.loss(model.train()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        train(family, model, optimizer, steps=1)
         average.update_parameters(model)
     check_frozen_and_moved(applied, optimizer)
     averaged = average.module.state_dict()
@@ -132,7 +131,7 @@ def test_compiled_models_freeze_and_give_back(name):
 
 
 DDP_SCRIPT = """
-import sys, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from zoo import FAMILIES
 import oelm
@@ -160,8 +159,12 @@ dist.all_gather_object(both, {n: oelm.heads.applied.fingerprint(p) for n, p in m
 assert both[0] == both[1], "ranks differ"
 dist.all_gather_object(both, frozen)
 assert both[0] == both[1], "ranks drew different reservoirs"
+dist.barrier()
 dist.destroy_process_group()
-print("ok")
+print("ok", flush=True)
+# All is done and said. gloo's threads may outlive the interpreter and abort it ("terminate called without an active
+# exception"), which says nothing about the training.
+os._exit(0)
 """
 
 
@@ -196,10 +199,7 @@ def test_biases_may_learn(family):
     assert {region.kind for region in applied.frozen} == {"weight"}
     optimizer = OPTIMIZERS["adamw"](learning(model))
     before = {region.key: region.copy() for region in biases}
-    for _ in range(3):
-        family.loss(model.train()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    train(family, model, optimizer)
     check_frozen_and_moved(applied, optimizer)
     assert all(not torch.equal(r.copy(), before[r.key]) for r in biases if r.projection.role == "q")
 
