@@ -30,5 +30,29 @@ class AuditFailed(OelmError):
     """Something an applied treatment promises does not hold."""
 
 
+class StudyError(OelmError):
+    """A study makes no sense, or is not the one that its cells were made with."""
+
+
+class DataError(OelmError):
+    """Data are not there, or are not what their task says."""
+
+
+class CellError(OelmError):
+    """A cell cannot be run, or what it left behind cannot be read."""
+
+
+class DiskError(OelmError):
+    """There is no room, or no permission, to write what must be kept."""
+
+
+class Stopped(OelmError):
+    """A signal asked a cell to stop; it has written its checkpoint."""
+
+    def __init__(self, what: str, *, signal: int):
+        super().__init__(what, hint="the same command goes on from here")
+        self.signal = signal
+
+
 def _indented(text: str) -> str:
     return text.replace("\n", "\n" + " " * 9)

@@ -1,0 +1,1 @@
+"""Tasks, sources, tokens and batches."""

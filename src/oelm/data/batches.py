@@ -1,0 +1,119 @@
+"""Batches: which examples a step sees, and as which tensors.
+
+The order is a function of the data seed and the step alone, so arms of one seed see the same batches, and a resumed
+cell goes on where it stopped without remembering anything but its step.
+
+Shapes: B examples of a batch, T tokens of its longest example.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oelm.data.tokens import Examples, Split, Windows
+from oelm.seeds import seed_for
+
+_BUCKET = 50  # batches sorted by length together: enough for little padding, few enough to stay random
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    inputs: dict[str, Tensor]
+    """What the model is called with, each (B, T)."""
+    targets: Tensor
+    """Classes (B), or next tokens (B, T)."""
+
+
+class Order:
+    """The batches of every step of a training."""
+
+    def __init__(self, lengths: Rows, *, batch_size: int, accumulate: int, seed: int):
+        self._lengths = lengths
+        self._batch_size = batch_size
+        self._accumulate = accumulate
+        self._seed = seed
+        self._epoch: tuple[int, list[Rows]] = (-1, [])
+        self.steps_per_epoch = math.ceil(math.ceil(len(lengths) / batch_size) / accumulate)
+
+    def at(self, step: int) -> list[Rows]:
+        """The examples of step `step` (from 0), one array for each forward pass."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        if self._epoch[0] != epoch:
+            self._epoch = (epoch, self._shuffled(epoch))
+        return self._epoch[1][place * self._accumulate : (place + 1) * self._accumulate]
+
+    def steps_for(self, *, epochs: float | None, steps: int | None, tokens: int | None) -> int:
+        """How many steps a budget is."""
+        if steps is not None:
+            return steps
+        if epochs is not None:
+            return max(1, round(epochs * self.steps_per_epoch))
+        assert tokens is not None
+        whole = int(self._lengths.sum())
+        number = tokens // whole * self.steps_per_epoch
+        left = tokens % whole
+        while left > 0:
+            left -= sum(int(self._lengths[rows].sum()) for rows in self.at(number))
+            number += 1
+        return number
+
+    def _shuffled(self, epoch: int) -> list[Rows]:
+        """Batches of examples of similar length, in random order."""
+        random = np.random.default_rng(seed_for(self._seed, "order", epoch))
+        order = random.permutation(len(self._lengths))
+        size = self._batch_size * _BUCKET
+        buckets = (order[start : start + size] for start in range(0, len(order), size))
+        by_length = (bucket[np.argsort(self._lengths[bucket], kind="stable")] for bucket in buckets)
+        batches = list(itertools.chain.from_iterable(map(self._cut, by_length)))
+        return [batches[number] for number in random.permutation(len(batches))]
+
+    def _cut(self, rows: Rows) -> list[Rows]:
+        return [rows[start : start + self._batch_size] for start in range(0, len(rows), self._batch_size)]
+
+
+def in_order_of_length(lengths: Rows, batch_size: int) -> list[Rows]:
+    """All examples once, the longest first: for evaluation, where order does not matter and memory shows at once."""
+    rows = np.argsort(-lengths, kind="stable")
+    return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+
+
+def collate(split: Split, rows: Rows, *, pad: int, device: torch.device) -> Batch:
+    batch = _windows(split, rows) if isinstance(split, Windows) else _examples(split, rows, pad)
+    if device.type == "cpu":
+        return batch
+    inputs = {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in batch.inputs.items()}
+    return Batch(inputs=inputs, targets=batch.targets.pin_memory().to(device, non_blocking=True))
+
+
+def _examples(split: Examples, rows: Rows, pad: int) -> Batch:
+    starts, ends = split.offsets[rows], split.offsets[rows + 1]
+    longest = int((ends - starts).max())
+    tokens = np.full((len(rows), longest), pad, dtype=np.int64)
+    mask = np.zeros((len(rows), longest), dtype=np.int64)
+    types = None if split.types is None else np.zeros((len(rows), longest), dtype=np.int64)
+    for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        tokens[place, : end - start] = split.tokens[start:end]
+        mask[place, : end - start] = 1
+        if types is not None and split.types is not None:
+            types[place, : end - start] = split.types[start:end]
+    inputs = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(mask)}
+    if types is not None:
+        inputs["token_type_ids"] = torch.from_numpy(types)
+    return Batch(inputs=inputs, targets=torch.from_numpy(split.labels[rows]))
+
+
+def _windows(split: Windows, rows: Rows) -> Batch:
+    # One token more than the window: every token is predicted once, also the first of a window.
+    starts = rows * split.length
+    tokens = np.stack([split.tokens[start : start + split.length + 1] for start in starts]).astype(np.int64)
+    whole = torch.from_numpy(tokens)
+    return Batch(inputs={"input_ids": whole[:, :-1].contiguous()}, targets=whole[:, 1:].contiguous())

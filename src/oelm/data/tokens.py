@@ -1,0 +1,325 @@
+"""Tokens: a task tokenised once, split into what is trained, selected and reported on, and memory-mapped from then on.
+
+Examples of a classification task are kept in Arrow files, text for language modelling as one long row of tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oelm.data.cache import key_of, made_once
+from oelm.data.sources import Source, pieces, read_documents, read_rows
+from oelm.data.tasks import Task
+from oelm.data.tokenizer import tokenizer_fingerprint
+from oelm.errors import DataError
+from oelm.seeds import seed_for
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Watch = Callable[[str, int, int], None]
+"""Told (what, done, of how many) while something takes its time."""
+
+_FORMAT = 1  # of the cache; a change of what is written here needs a new number
+_CHUNK = 1000  # texts tokenised at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """Tokenised examples with labels. Example `i` is `tokens[offsets[i]:offsets[i + 1]]`."""
+
+    tokens: NDArray[np.int32]
+    types: NDArray[np.int8] | None
+    """Which part of a pair a token belongs to, where the tokenizer says so."""
+    offsets: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    """Row of each example in the published split."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """A long row of tokens in windows of `length`, each with the token that follows it."""
+
+    tokens: NDArray[Any]
+    length: int
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // self.length
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.full(len(self), self.length, dtype=np.int64)
+
+
+Split = Examples | Windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A task, ready to be trained on."""
+
+    task: Task
+    train: Split
+    select: Split
+    report: dict[str, Split]
+    tokenizer: Any
+    facts: dict[str, Any]
+    """Sizes, fingerprints of data and tokenizer, how many examples were cut."""
+
+
+def prepare(
+    source: Source,
+    *,
+    tokenizer: Callable[[Callable[[], Iterable[str]], Any], Any],
+    max_length: int,
+    select: int | None,
+    joiner: str | None = None,
+    watch: Watch = lambda what, done, total: None,
+) -> Prepared:
+    """Tokenise a task, or find it tokenised already.
+
+    `tokenizer` makes one from (texts of the training split, what they are), and may not look at them.
+    """
+    task = source.task
+    data = {"task": task.name, "files": source.fingerprint(), "select": select, "joiner": joiner}
+    reading = _Reading(source, select)
+    chosen = tokenizer(reading.training_texts, data)
+    tokens = tokenizer_fingerprint(chosen)
+    facts = {"format": _FORMAT, "data": data, "tokenizer": tokens, "max_length": max_length}
+
+    def make(folder: Path) -> None:
+        write = _write_examples if task.kind == "classification" else _write_tokens
+        write(folder, reading, chosen, max_length=max_length, joiner=joiner, watch=watch)
+
+    folder = made_once("tokens", facts, make)
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    splits = {name: _read(folder, name, task, max_length, meta) for name in meta["splits"]}
+    report = {name.removeprefix("report-"): split for name, split in splits.items() if name.startswith("report-")}
+    sizes = {name: len(split) for name, split in splits.items()}
+    return Prepared(
+        task=task,
+        train=splits["train"],
+        select=splits["select"],
+        report=report,
+        tokenizer=chosen,
+        facts={"data": key_of(data), "tokenizer": tokens, "files": data["files"], "sizes": sizes, "cut": meta["cut"]},
+    )
+
+
+class _Reading:
+    """The rows of a source, divided into `train`, `select` and one `report-...` for each split that is reported.
+
+    Rows that are held out are the same for every arm and seed. No other row with the same text is trained on.
+    """
+
+    def __init__(self, source: Source, select: int | None):
+        self.source = source
+        self.task = source.task
+        own = self.task.select if select is None else None
+        if select is None and own not in source.files:
+            raise DataError(
+                f"there is no split '{own}' to select on",
+                where="recipe.data.path",
+                hint="select: 1000 holds out as many training examples",
+            )
+        self.held_for_select = select or 0
+        self.whole = {} if own is None else {"select": own}
+        """Published splits that are taken as they are."""
+        self.whole |= {f"report-{split}": split for split in self.task.report if split in source.files}
+        self.report_is_held = not any(name.startswith("report-") for name in self.whole)
+
+    def held_out(self, number: int) -> dict[str, NDArray[np.int64]]:
+        """Which of the `number` training rows are held out, by what for."""
+        order = np.random.default_rng(seed_for(0, "held out", self.task.name)).permutation(number)
+        report = min(self.task.held_out, number // 10) if self.report_is_held else 0
+        taken = report + self.held_for_select
+        if taken * 2 > number or (self.report_is_held and not report):
+            raise DataError(
+                f"the task has {number} training examples; {taken} cannot be held out of them",
+                why="at most half may be, and one in ten to report on",
+                where="recipe.data.select",
+            )
+        held = {"report-held_out": order[:report]} if report else {}
+        return held | ({"select": order[report:taken]} if self.held_for_select else {})
+
+    def documents(self) -> Iterator[tuple[str, str]]:
+        """(split, document) for all text of the task, without holding all of it in memory."""
+        train = self._training_documents
+        held = {number: name for name, rows in self.held_out(sum(1 for _ in train())).items() for number in rows}
+        texts = {document for number, document in enumerate(train()) if number in held}
+        for number, document in enumerate(train()):
+            if number in held:
+                yield held[number], document
+            elif document not in texts:
+                yield "train", document
+        for name, split in self.whole.items():
+            for document in read_documents(self.source, split):
+                yield name, document
+
+    def _training_documents(self) -> Iterator[str]:
+        first = list(itertools.islice(read_documents(self.source, "train"), 20))
+        if len(first) < 20 and (self.report_is_held or self.held_for_select):
+            return iter(pieces(first))
+        return read_documents(self.source, "train")
+
+    def tables(self) -> dict[str, pa.Table]:
+        """The examples of a classification task, with the number of their row."""
+        rows = self._table("train")
+        if len(set(rows["label"].to_pylist())) < 2:
+            raise DataError(
+                "all training examples have one label: there is nothing to learn",
+                where=", ".join(str(path) for path in self.source.files["train"]),
+            )
+        held = self.held_out(rows.num_rows)
+        names = [name for name in rows.column_names if name.startswith("text")]
+        texts = list(zip(*(rows[name].to_pylist() for name in names), strict=True))
+        away = {texts[number] for numbers in held.values() for number in numbers}
+        left = np.array([number for number, text in enumerate(texts) if text not in away], dtype=np.int64)
+        split = {name: rows.take(np.sort(numbers)) for name, numbers in held.items()}
+        return {"train": rows.take(left), **split, **{name: self._table(own) for name, own in self.whole.items()}}
+
+    def _table(self, split: str) -> pa.Table:
+        import pyarrow as pa
+
+        rows = read_rows(self.source, split)
+        return rows.append_column("row", pa.array(np.arange(rows.num_rows)))
+
+    def training_texts(self) -> Iterator[str]:
+        if self.task.kind == "language-modelling":
+            yield from (document for split, document in self.documents() if split == "train")
+        else:
+            table = self.tables()["train"]
+            for name in table.column_names:
+                if name.startswith("text"):
+                    yield from table[name].to_pylist()
+
+
+def _write_examples(
+    folder: Path, reading: _Reading, tokenizer: Any, *, max_length: int, joiner: str | None, watch: Watch
+) -> None:
+    import pyarrow as pa
+
+    splits = reading.tables()
+    total = sum(table.num_rows for table in splits.values())
+    done, cut = 0, {}
+    for name, table in splits.items():
+        if table.num_rows == 0:
+            raise DataError(f"the split '{name}' of task '{reading.task.name}' is empty")
+        parts, cut[name] = [], 0
+        for start in range(0, table.num_rows, _CHUNK):
+            rows = table.slice(start, _CHUNK)
+            encoded, types, long = _encode(tokenizer, rows, max_length, joiner)
+            cut[name] += long
+            columns = {"tokens": pa.array(encoded, pa.list_(pa.int32()))}
+            if types is not None:
+                columns["types"] = pa.array(types, pa.list_(pa.int8()))
+            parts.append(pa.table({**columns, "label": rows["label"], "row": rows["row"]}))
+            done += rows.num_rows
+            watch("tokenizing", done, total)
+        whole = pa.concat_tables(parts).combine_chunks()
+        with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
+            writer.write_table(whole, max_chunksize=whole.num_rows)
+    _write_meta(folder, list(splits), cut)
+
+
+def _encode(tokenizer: Any, rows: pa.Table, max_length: int, joiner: str | None) -> tuple[Any, Any, int]:
+    """(tokens, token types if there are any, how many examples were cut)."""
+    if "text" in rows.column_names:
+        texts: list[Any] = [rows["text"].to_pylist()]
+    else:
+        texts = [rows["text_a"].to_pylist(), rows["text_b"].to_pylist()]
+        if joiner is not None:
+            texts = [[a + joiner + b for a, b in zip(*texts, strict=True)]]
+        elif tokenizer.num_special_tokens_to_add(pair=True) == 0:
+            raise DataError(
+                "the tokenizer has no form for pairs: nothing would stand between the two texts",
+                where="recipe.data.joiner",
+                hint="joiner: ' [SEP] '",
+            )
+    encoded = tokenizer(*texts, truncation=True, max_length=max_length, return_attention_mask=False)
+    tokens = encoded["input_ids"]
+    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.pad_token_id
+    tokens = [ids or [end] for ids in tokens]  # an empty text is the end of a text
+    types = encoded.get("token_type_ids") if len(texts) == 2 else None
+    long = sum(len(ids) >= max_length for ids in tokens)
+    return tokens, types, long
+
+
+def _write_tokens(
+    folder: Path, reading: _Reading, tokenizer: Any, *, max_length: int, joiner: str | None, watch: Watch
+) -> None:
+    if tokenizer.eos_token_id is None:
+        raise DataError("the tokenizer has no token for the end of a text", hint="another data.tokenizer")
+    kind = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
+    written: dict[str, int] = {}
+    done = 0
+    with ExitStack() as stack:
+        files: dict[str, IO[bytes]] = {}
+        for name, chunk in _chunks(reading.documents()):
+            if name not in files:
+                files[name] = stack.enter_context((folder / f"{name}.tokens").open("wb"))
+            encoded = tokenizer(chunk, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+            flat = np.array([token for ids in encoded for token in (*ids, tokenizer.eos_token_id)], dtype=kind)
+            files[name].write(flat.tobytes())
+            written[name] = written.get(name, 0) + len(flat)
+            done += len(chunk)
+            watch("tokenizing", done, 0)
+    for name, number in written.items():
+        if number <= max_length:
+            raise DataError(
+                f"the split '{name}' has {number} tokens: not one window of {max_length}",
+                hint="more text, a shorter max_length, or another select",
+            )
+    _write_meta(folder, list(written), {}, dtype=np.dtype(kind).name)
+
+
+def _chunks(documents: Iterable[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+    """Documents of one split, many at a time."""
+    waiting: dict[str, list[str]] = {}
+    for name, document in documents:
+        chunk = waiting.setdefault(name, [])
+        chunk.append(document)
+        if len(chunk) == _CHUNK:
+            yield name, chunk
+            waiting[name] = []
+    yield from ((name, chunk) for name, chunk in waiting.items() if chunk)
+
+
+def _write_meta(folder: Path, splits: list[str], cut: dict[str, int], **more: str) -> None:
+    meta = {"splits": splits, "cut": cut, **more}
+    (folder / "meta.json").write_text(json.dumps(meta) + "\n", encoding="utf-8")
+
+
+def _read(folder: Path, name: str, task: Task, max_length: int, meta: dict[str, Any]) -> Split:
+    if task.kind == "language-modelling":
+        tokens = np.memmap(folder / f"{name}.tokens", dtype=meta["dtype"], mode="r")
+        return Windows(tokens=tokens, length=max_length)
+    import pyarrow as pa
+
+    table = pa.ipc.open_file(pa.memory_map(str(folder / f"{name}.arrow"))).read_all()
+    lists = table["tokens"].chunk(0)
+    types = table["types"].chunk(0).values.to_numpy() if "types" in table.column_names else None
+    return Examples(
+        tokens=lists.values.to_numpy(),
+        types=types,
+        offsets=lists.offsets.to_numpy().astype(np.int64),
+        labels=table["label"].to_numpy(),
+        rows=table["row"].to_numpy(),
+    )

@@ -1,0 +1,117 @@
+"""Run the cells of a study in this process, one after the other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from oelm.errors import StudyError
+from oelm.records.record import Record, read_record
+from oelm.study.plan import Cell, Point, Resolved, cells, points, resolve, restricted, tuning_cells
+from oelm.study.study import Study
+from oelm.train.watch import Watch
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The records of a study's cells, arm by arm and seed by seed."""
+
+    study: Study
+    folder: Path
+    records: dict[Cell, Record]
+    tuned: dict[str, Point]
+
+    def __str__(self) -> str:
+        from oelm.launch.results import shown
+
+        return shown(self)
+
+
+def compare(
+    study: Study,
+    *,
+    out: str | Path = RUNS,
+    arms: list[str] | None = None,
+    seeds: list[int] | None = None,
+    watch: Watch | None = None,
+) -> Comparison:
+    """Run what is missing of a study, and read the rest: first its tuning, if it has one, then its cells."""
+    from oelm.train.cell import check_makings, run
+
+    part = restricted(study, arms=_known(arms, study), seeds=seeds)
+    folder, watch = Path(out) / study.name, watch or Watch()
+    for cell in tuning_cells(part):  # all of it before any of it
+        check_makings(resolve(study, cell), folder / cell.folder)
+    if study.tune is None:
+        for cell in cells(part):
+            check_makings(resolve(study, cell), folder / cell.folder)
+    for cell in tuning_cells(part):
+        run(resolve(study, cell), folder=folder / cell.folder, watch=watch)
+    tuned = {arm: best_point(study, arm, folder) for arm in part.arms} if study.tune else {}
+    records = {
+        cell: run(resolve(study, cell, tuned.get(cell.arm)), folder=folder / cell.folder, watch=watch)
+        for cell in cells(part)
+    }
+    return Comparison(study=study, folder=folder, records=records, tuned=tuned)
+
+
+def run_cell(study: Study, *, arm: str, seed: int, out: str | Path = RUNS, watch: Watch | None = None) -> Record:
+    """Run one cell. A seed of the tuning runs all points of the grid, and returns the record of the best."""
+    from oelm.train.cell import run
+
+    _known([arm], study)
+    folder, watch = Path(out) / study.name, watch or Watch()
+    if study.tune is not None and seed in study.tune.seeds:
+        for point in points(study):
+            cell = Cell(arm=arm, seed=seed, point=point)
+            run(resolve(study, cell), folder=folder / cell.folder, watch=watch)
+        best = Cell(arm=arm, seed=seed, point=best_point(study, arm, folder, seeds=(seed,)))
+        record = read_record(folder / best.folder)
+        assert record is not None
+        return record
+    if seed not in study.seeds:
+        raise StudyError(
+            f"seed {seed} is not one of the study's", hint=f"one of {', '.join(map(str, study.seeds))}"
+        )
+    resolved = resolved_cell(study, Cell(arm=arm, seed=seed), folder)
+    return run(resolved, folder=folder / resolved.cell.folder, watch=watch)
+
+
+def resolved_cell(study: Study, cell: Cell, folder: Path) -> Resolved:
+    """A cell that is compared, with the settings that its arm was tuned to."""
+    return resolve(study, cell, best_point(study, cell.arm, folder) if study.tune else None)
+
+
+def best_point(study: Study, arm: str, folder: Path, *, seeds: tuple[int, ...] | None = None) -> Point:
+    """The point with the best mean on the selection split, over the tuning seeds, at the last step."""
+    assert study.tune is not None
+    primary = study.compare.primary
+    sign = -1.0 if primary.better == "higher" else 1.0
+    scores = {}
+    for point in points(study):
+        values = []
+        for seed in seeds or study.tune.seeds:
+            cell = Cell(arm=arm, seed=seed, point=point)
+            record = read_record(folder / cell.folder)
+            if record is None or record.status == "failed":
+                raise StudyError(
+                    f"arm '{arm}' is not tuned yet: {cell} is not done",
+                    hint=f"oelm compare, or first: oelm train STUDY --arm {arm} --seed {seed}",
+                )
+            done = record.status == "done" and record.evaluations
+            values.append(sign * record.evaluations[-1][primary.metric] if done else math.inf)
+        scores[point] = sum(values) / len(values)
+    best = min(scores, key=lambda point: scores[point])
+    if math.isinf(scores[best]):
+        raise StudyError(f"arm '{arm}' has no point of the grid at which all tuning cells came to their end")
+    return best
+
+
+def _known(arms: list[str] | None, study: Study) -> list[str] | None:
+    for name in arms or ():
+        if name not in study.arms:
+            raise StudyError(f"the study has no arm '{name}'", hint=f"one of {', '.join(study.arms)}")
+    return arms

@@ -1,0 +1,1 @@
+"""What a cell leaves behind. No torch."""

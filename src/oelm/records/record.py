@@ -1,0 +1,78 @@
+"""Record: what a cell left behind, as data that needs no torch to be read."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from oelm.errors import CellError
+from oelm.records.store import RECORD, Status, read_json, write_json
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """The content of `record.json`. Times are in seconds, memory in bytes."""
+
+    status: Status
+    made_with: dict[str, Any]
+    """Study, arm, seed, treatment, changes and the resolved recipe."""
+    start: dict[str, Any]
+    """SHA-256 of the weights before the treatment and of the batches that were seen; steps of the budget."""
+    data: dict[str, Any]
+    """Fingerprints of files and tokenizer, sizes of the splits."""
+    counts: dict[str, Any]
+    """Weights: total, trainable, frozen, Q/K."""
+    evaluations: list[dict[str, Any]]
+    """On the selection split, in the order of steps."""
+    report: dict[str, Any]
+    """`final` and `chosen`: the step of the model and its measurements on every reported split."""
+    lr: list[list[float]]
+    """[step, learning rate] as the optimiser had it, at most 200 of them."""
+    seconds: dict[str, float]
+    """training, evaluation, data, checkpoints."""
+    peak_memory: dict[str, Any]
+    audits: list[dict[str, Any]]
+    """Step, whether it passed, findings."""
+    provenance: dict[str, Any]
+    """Versions, commit, machine, threads, seeds, and every start of the cell."""
+    error: dict[str, Any] | None = None
+    """Of a cell that is not `done`: what happened, and the traceback."""
+
+    def value(self, metric: str, *, model: str = "final") -> float | None:
+        """A measurement on the first reported split."""
+        splits = self.report.get(model, {}).get("splits", {})
+        first = next(iter(splits.values()), {})
+        return first.get(metric)
+
+
+def write_record(folder: Path, record: Record) -> None:
+    write_json(folder / RECORD, {"format": FORMAT, **record.__dict__})
+
+
+def read_record(folder: Path) -> Record | None:
+    """The record of a cell, or None if it has none yet."""
+    path = Path(folder) / RECORD
+    data = read_json(path)
+    if data is None:
+        return None
+    number = data.pop("format", None)
+    if not isinstance(number, int):
+        raise CellError(f"{path} is damaged", why="it has no format number")
+    if number > FORMAT:
+        raise CellError(f"{path} has format {number}; this oelm reads up to {FORMAT}", hint="pip install --upgrade oelm")
+    kinds = {name: getattr(kind, "__origin__", kind) for name, kind in Record.__annotations__.items()}
+    for name, kind in kinds.items():
+        value = data.get(name)
+        if name == "status":
+            good = value in get_args(Status)
+        elif name == "error":
+            good = value is None or isinstance(value, dict)
+        else:
+            good = isinstance(value, kind)
+        if not good:
+            raise CellError(f"{path} is damaged", why=f"'{name}' is missing or of another kind")
+    try:
+        return Record(**data)
+    except TypeError as error:
+        raise CellError(f"{path} is damaged", why=str(error)) from error

@@ -1,0 +1,140 @@
+"""Store: the folder of a cell, what lies where in it, and who is working on it."""
+
+import errno
+import json
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+
+from oelm.errors import CellError, DiskError
+
+Status = Literal["done", "running", "stopped", "diverged", "audit-failed", "failed", "waiting"]
+FINISHED = ("done", "diverged", "audit-failed")
+"""Never run again. A cell that failed is tried again by the next command."""
+
+RECORD, MAKINGS, STEPS, PREDICTIONS = "record.json", "cell.json", "steps.jsonl", "predictions.parquet"
+CHECKPOINTS, MODEL, HOLDER = "checkpoints", "model", "running.json"
+_LOCK = ".lock"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def status_of(folder: Path) -> Status:
+    """Where a cell stands, from what is in its folder."""
+    record = read_json(folder / RECORD)
+    if record is not None:
+        return record.get("status", "failed")  # type: ignore[no-any-return]
+    if not (folder / MAKINGS).exists():
+        return "waiting"
+    return "running" if _is_held(folder) else "stopped"
+
+
+def cell_folders(runs: Path) -> list[Path]:
+    """All cells at or below a folder, in the order of their names."""
+    return sorted(path.parent for path in runs.rglob(MAKINGS))
+
+
+@contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """Have a cell to oneself. The operating system lets go of it when the process ends, however it ends."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / _LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise CellError(f"another process is working on {folder}", why=_who(folder)) from None
+    try:
+        me = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        write_json(folder / HOLDER, me)
+        yield
+    finally:
+        (folder / HOLDER).unlink(missing_ok=True)
+        lock.release()
+
+
+def _is_held(folder: Path) -> bool:
+    lock = FileLock(folder / _LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    except OSError:
+        return False
+    lock.release()
+    return False
+
+
+def _who(folder: Path) -> str:
+    holder = read_json(folder / HOLDER)
+    if holder is None:
+        return "it is held by a process that has not said who it is"
+    return f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')}"
+
+
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Turn a full disk or a missing permission into one clear error."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise no_room(place) from error
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+            raise DiskError(f"no permission to write to {place}", hint="--out FOLDER chooses another place") from error
+        if isinstance(error, NotADirectoryError | FileExistsError):
+            raise DiskError(f"{place} is in the way: a file, not a folder") from error
+        raise
+
+
+def no_room(place: Path) -> DiskError:
+    return DiskError(
+        f"the disk is full at {place}",
+        why="what was written last is left out; the checkpoints before it are whole",
+        hint="make room and give the same command, which goes on from there",
+    )
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Written beside its place and moved there: it is there whole or not at all."""
+    write_text(path, json.dumps(data, indent=2, allow_nan=True) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    with writing(path.parent):
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The content, or None if there is no such file. A damaged one is an error that says so."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CellError(f"{path} cannot be read", why=f"{type(error).__name__}: {str(error)[:200]}") from error
+    if not isinstance(data, dict):
+        raise CellError(f"{path} is damaged", why="it holds no mapping")
+    return data

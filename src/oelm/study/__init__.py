@@ -1,0 +1,1 @@
+"""The experiment: what is shared, which arms, which seeds. No torch."""

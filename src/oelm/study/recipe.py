@@ -1,0 +1,173 @@
+"""Recipe: everything the arms of a study share. Pure data: plain frozen dataclasses, documented field by field."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Interval, Len
+
+# Read by pydantic, where a file comes in: a field that is not known is refused.
+_FORBID: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
+_Text = Annotated[str, Len(1)]
+_Positive = Annotated[int, Ge(1)]
+_Fraction = Annotated[float, Interval(ge=0, lt=1)]
+
+CHOICES_OF_BUDGET = ("epochs", "steps", "tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    name: _Text
+    """`oelm-gpt`, a packaged model (`minilm-l6`), a folder, or a hub name."""
+    revision: str | None = None
+    """Commit, tag or branch of a hub name."""
+    preset: str | None = None
+    """Sizes of `oelm-gpt`: mini-128, mini-256, medium-512."""
+    causal: bool = True
+    """Of `oelm-gpt`: whether a token sees only those before it."""
+    pooling: Literal["last", "mean"] = "last"
+    """Of `oelm-gpt`: which hidden states the classifier reads."""
+    dropout: _Fraction | None = None
+    """Every dropout of the model; left out, the model's own."""
+    scratch: bool = False
+    """Take only the configuration of `name` and draw the weights anew. `oelm-gpt` always does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenizer:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    name: str | None = None
+    """A folder or hub name."""
+    train: Literal["bpe"] | None = None
+    """Train one on the training split, instead of taking one by name."""
+    vocab: Annotated[int, Ge(257)] = 8192
+    """Entries of a trained one: 256 bytes, the end of text, and merges."""
+
+    def __post_init__(self) -> None:
+        if (self.name is None) == (self.train is None):
+            raise ValueError("say either `name` or `train`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    task: _Text
+    """A row of the table of tasks: sst2, imdb, tinystories, ..."""
+    path: str | dict[str, str] | None = None
+    """A folder or file to read instead of the hub, or one for each split."""
+    max_length: Annotated[int, Ge(2)] = 128
+    """Tokens: longer examples are cut; text for language modelling comes in windows of this length."""
+    select: _Positive | None = None
+    """Training examples (documents) held out to choose checkpoints and settings on; where the task has a split for
+    that, it may be left out."""
+    joiner: str | None = None
+    """Text between the two parts of a pair, for a tokenizer that has no form for pairs."""
+    tokenizer: Tokenizer | None = None
+    """Left out, the model's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Exactly one of the three."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    epochs: Annotated[float, Gt(0)] | None = None
+    """Times through the training split."""
+    steps: _Positive | None = None
+    """Optimiser steps."""
+    tokens: _Positive | None = None
+    """Tokens trained on, padding not counted."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in CHOICES_OF_BUDGET if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"say exactly one of epochs, steps and tokens, not {' and '.join(given) or 'none'}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    size: _Positive = 32
+    """Examples (windows) in a forward pass."""
+    accumulate: _Positive = 1
+    """Forward passes in an optimiser step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    lr: Annotated[float, Gt(0)]
+    """Peak learning rate."""
+    name: Literal["adamw"] = "adamw"
+    betas: tuple[_Fraction, _Fraction] = (0.9, 0.999)
+    eps: Annotated[float, Gt(0)] = 1e-8
+    weight_decay: Annotated[float, Ge(0)] = 0.01
+    decay: Literal["matrices", "all"] = "matrices"
+    """What decays: matrices and embeddings, or biases and norms too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    name: Literal["linear", "cosine", "constant"] = "linear"
+    warmup: Annotated[float, Ge(0)] = 0.0
+    """Below 1 a fraction of the budget, from 1 on a number of steps."""
+    floor: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    """Where the decay ends, as a fraction of the peak."""
+
+    def __post_init__(self) -> None:
+        if self.name == "constant" and self.floor:
+            raise ValueError("a constant schedule has no floor")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    every: _Positive = 500
+    """Steps between measurements on the selection split; the last step is always measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    every: _Positive | None = None
+    """Steps between checkpoints; left out, one after each measurement."""
+    keep: Literal["none", "final", "best"] = "best"
+    """Which model a finished cell keeps: none, the final one, or the one chosen on the selection split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    model: Model
+    data: Data
+    budget: Budget
+    optimizer: Optimizer
+    batch: Batch = field(default_factory=Batch)
+    schedule: Schedule = field(default_factory=Schedule)
+    clip: Annotated[float, Gt(0)] | None = 1.0
+    """Longest gradient; `null` clips nothing."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Of the arithmetic; weights and optimiser stay in float32."""
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    compile: bool = False
+    """Use `torch.compile`."""
+    gradient_checkpointing: bool = False
+    """Compute activations anew in the backward pass: less memory, more time."""
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+
+
+# What may differ between two starts of one cell: it has no part in the result. Where the data lie is not asked
+# either; what is in them is.
+WITHOUT_EFFECT = ("checkpoint", "trackers", "data.path")

@@ -1,0 +1,181 @@
+"""Checkpoint: everything a cell needs to go on as if it had never stopped.
+
+A checkpoint is a folder `step-000500` with safetensors files and `state.json`, which has their checksums. It appears
+whole or not at all, and the last two are kept: a damaged one falls back to the one before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from oelm.records.store import no_room, writing
+
+KEPT = 2
+_STATE = "state.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    step: int
+    state: dict[str, Any]
+    tensors: dict[str, dict[str, Tensor]]
+    """`model`, `optimizer` and `chosen`, where there is one."""
+
+
+def save_checkpoint(
+    folder: Path, *, step: int, state: dict[str, Any], tensors: dict[str, dict[str, Tensor]], same: set[str] = frozenset()
+) -> None:
+    """Write a checkpoint. What is in `same` has not changed since the last one, and is linked from there."""
+    final = folder / f"step-{step:07d}"
+    partial = folder / f".{final.name}.partial"
+    before = _folders(folder)[:1]
+    try:
+        with writing(folder):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            sums = {}
+            for name, values in tensors.items():
+                file = partial / f"{name}.safetensors"
+                if not (name in same and before and _linked(before[0] / file.name, file)):
+                    _save(values, file)
+                sums[name] = _checksum(file)
+            text = json.dumps({"step": step, "sha256": sums, "state": state})
+            whole = {"state_sha256": hashlib.sha256(text.encode()).hexdigest(), "content": text}
+            _write(partial / _STATE, json.dumps(whole))
+            shutil.rmtree(final, ignore_errors=True)
+            partial.rename(final)
+            _sync(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    for old in _folders(folder)[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def latest_checkpoint(folder: Path, *, told: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint that is whole. Damaged ones are put aside, and `told` hears of it."""
+    for path in _folders(folder):
+        try:
+            return _load(path)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            aside = path.with_name(f"damaged-{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+            told(f"checkpoint {path.name} is damaged ({str(error)[:120]}); falling back to the one before")
+    return None
+
+
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint, or 0."""
+    found = _folders(folder)
+    return int(found[0].name.removeprefix("step-")) if found else 0
+
+
+def _load(path: Path) -> Checkpoint:
+    whole = json.loads((path / _STATE).read_text(encoding="utf-8"))
+    text = whole["content"]
+    if hashlib.sha256(text.encode()).hexdigest() != whole["state_sha256"]:
+        raise ValueError(f"the checksum of {_STATE} does not agree")
+    content = json.loads(text)
+    tensors = {}
+    for name, expected in content["sha256"].items():
+        file = path / f"{name}.safetensors"
+        if _checksum(file) != expected:
+            raise ValueError(f"the checksum of {file.name} does not agree")
+        tensors[name] = load_file(file)
+    return Checkpoint(step=content["step"], state=content["state"], tensors=tensors)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Newest first."""
+    return sorted((path for path in folder.glob("step-*") if path.is_dir()), reverse=True)
+
+
+def _save(values: dict[str, Tensor], file: Path) -> None:
+    try:
+        save_file(values, file)
+    except SafetensorError as error:
+        if "os error 28" in str(error) or "os error 27" in str(error) or "os error 122" in str(error):
+            raise no_room(file.parent.parent) from error
+        raise
+    with file.open("rb+") as handle:
+        os.fsync(handle.fileno())
+
+
+def _write(file: Path, text: str) -> None:
+    with file.open("w", encoding="utf-8") as handle:
+        handle.write(text)
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+def _linked(old: Path, new: Path) -> bool:
+    try:
+        os.link(old, new)
+    except OSError:  # not every file system has links
+        return False
+    return True
+
+
+def _checksum(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of all weights in memory, tied ones once."""
+    seen: set[int] = set()
+    copy = {}
+    for name, tensor in model.state_dict().items():
+        if tensor.data_ptr() not in seen or tensor.numel() == 0:
+            seen.add(tensor.data_ptr())
+            copy[name] = tensor.detach().to("cpu", copy=True).contiguous()
+    return copy
+
+
+def load_weights_(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    own = model.state_dict()
+    loaded = {own[name].data_ptr() for name in weights if name in own}
+    lost = [name for name in missing if own[name].data_ptr() not in loaded]  # tied ones came under another name
+    if lost or unexpected:
+        raise ValueError(f"weights of another model: {[*lost, *unexpected][:3]}")
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of every parameter, by name."""
+    return {
+        f"{name}|{key}": value.detach().to("cpu", copy=True).contiguous()
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def load_optimizer_(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    parameters = dict(model.named_parameters())
+    optimizer.state.clear()
+    for name, value in tensors.items():
+        parameter, key = name.split("|")
+        owner = parameters[parameter]
+        # Adam counts its steps in a tensor of its own; fused kernels want it on the device.
+        optimizer.state[owner][key] = value.to(owner.device)

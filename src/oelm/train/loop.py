@@ -1,0 +1,294 @@
+"""Loop: the training of one cell, the same for all arms and tasks, from wherever it was left.
+
+Everything random is a function of the seed and the step, so what is not in a checkpoint is not needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from oelm.data.batches import Order, Rows, collate
+from oelm.data.tokens import Prepared, Split
+from oelm.errors import CellError, Stopped
+from oelm.heads.applied import Applied
+from oelm.records.store import CHECKPOINTS, STEPS, write_text, writing
+from oelm.seeds import seed_for
+from oelm.study.plan import Resolved
+from oelm.train.checkpoint import (
+    Checkpoint,
+    load_optimizer_,
+    load_weights_,
+    optimizer_tensors,
+    save_checkpoint,
+    weights_of,
+)
+from oelm.train.clock import Clock
+from oelm.train.evaluate import Measured, evaluate, losses
+from oelm.train.optim import lr_at, make_optimizer
+from oelm.train.signals import Stop
+from oelm.train.watch import Watch
+
+_FLUSH = 10  # steps between two looks at the loss: each look makes a GPU wait
+
+
+class Diverged(Exception):
+    """The loss is no number any more."""
+
+
+@dataclass
+class State:
+    """What a cell has been through so far; all of it is in every checkpoint."""
+
+    step: int = 0
+    batches: str = ""
+    """SHA-256 chained over the examples of every step."""
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    chosen: dict[str, Any] | None = None
+    """Step and value of the best evaluation so far."""
+    audits: list[dict[str, Any]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    starts: list[dict[str, Any]] = field(default_factory=list)
+    """When, where and at which step the cell was started."""
+
+
+class Loop:
+    """The training of one cell."""
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        *,
+        prepared: Prepared,
+        applied: Applied,
+        accelerator: Accelerator,
+        folder: Path,
+        watch: Watch,
+        stop: Stop,
+    ):
+        self.resolved, self.recipe, self.seed = resolved, resolved.recipe, resolved.cell.seed
+        self.prepared, self.applied, self.folder = prepared, applied, folder
+        self.accelerator, self.watch, self.stop = accelerator, watch, stop
+        self.task, self.pad = prepared.task, prepared.tokenizer.pad_token_id
+        self.model: nn.Module = applied.model
+        if self.recipe.gradient_checkpointing:
+            applied.model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.optimizer = make_optimizer(self.model.to(accelerator.device), self.recipe.optimizer)
+        self.runner, self.stepper = accelerator.prepare(self.model, self.optimizer)
+        if self.recipe.compile:
+            self.runner.compile()
+        batch = self.recipe.batch
+        self.order = Order(
+            prepared.train.lengths, batch_size=batch.size, accumulate=batch.accumulate, seed=self.seed
+        )
+        self.total = self.order.steps_for(**asdict(self.recipe.budget))
+        self.state = State()
+        self.clock = Clock()
+        self.chosen_weights: dict[str, Tensor] | None = None
+        self._chosen_saved = False
+        self._checkpointed = -1
+        self._unseen: list[tuple[int, float, Tensor, Tensor, float]] = []
+
+    # -- the whole of it ---------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Train to the end of the budget, measuring, auditing and saving on the way."""
+        if self.state.step == 0:
+            self._audit()
+        while True:
+            self._measure_if_due()
+            self._save_if_due()
+            if self.state.step == self.total:
+                return
+            with self.clock.measure("training"):
+                self._step()
+            if self.stop.signal is not None:
+                self._stop()
+
+    def _step(self) -> None:
+        began = time.perf_counter()
+        step = self.state.step
+        if self.applied.treatment.unfreeze is not None:
+            self.applied.advance(step / self.total, optimizer=self.optimizer)
+        lr = lr_at(step, total=self.total, peak=self.recipe.optimizer.lr, schedule=self.recipe.schedule)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        passes = self.order.at(step)
+        counted = sum(self._weight(rows) for rows in passes)  # examples, or tokens
+        loss = torch.zeros((), device=self.accelerator.device)
+        for number, rows in enumerate(passes):
+            with self.clock.measure("data"):
+                batch = collate(self.prepared.train, rows, pad=self.pad, device=self.accelerator.device)
+            torch.manual_seed(seed_for(self.seed, "dropout", step, number))
+            share = losses(self.runner, batch)[0].sum() / counted
+            self.accelerator.backward(share)
+            loss += share.detach()
+        norm = self._clip()
+        self.stepper.step()
+        self.stepper.zero_grad()
+        self.state.step += 1
+        self.state.batches = _chained(self.state.batches, passes)
+        self._unseen.append((step, float(self.optimizer.param_groups[0]["lr"]), loss, norm, began))
+        if len(self._unseen) == _FLUSH:
+            self._flush()
+
+    def _weight(self, rows: Rows) -> int:
+        return len(rows) if self.task.kind == "classification" else int(self.prepared.train.lengths[rows].sum())
+
+    def _clip(self) -> Tensor:
+        learns = [p for p in self.model.parameters() if p.requires_grad]
+        longest = math.inf if self.recipe.clip is None else self.recipe.clip
+        norm = self.accelerator.clip_grad_norm_(learns, longest)
+        assert norm is not None
+        return norm
+
+    def _flush(self) -> None:
+        """Look at the losses since the last look, and write them down."""
+        if not self._unseen:
+            return
+        seen, self._unseen = self._unseen, []
+        values = [(float(loss), float(norm)) for _, _, loss, norm, _ in seen]  # waits for the device
+        ends = [*(began for *_, began in seen[1:]), time.perf_counter()]
+        lines = []
+        for (step, lr, _, _, began), (loss, norm), end in zip(seen, values, ends, strict=True):
+            row = {"step": step + 1, "loss": loss, "lr": lr, "grad_norm": norm, "seconds": round(end - began, 6)}
+            lines.append(json.dumps(row) + "\n")
+        with writing(self.folder), (self.folder / STEPS).open("a", encoding="utf-8") as file:
+            file.write("".join(lines))
+        for (step, lr, *_), (loss, norm) in zip(seen, values, strict=True):
+            if not math.isfinite(loss):
+                raise Diverged(f"the loss of step {step + 1} is {loss} (learning rate {lr:.3g})")
+            self.accelerator.log({"train/loss": loss, "train/lr": lr, "train/grad_norm": norm}, step=step + 1)
+        self.watch.stepped(self.state.step, loss=values[-1][0])
+
+    # -- measuring ---------------------------------------------------------------------------------------------
+
+    def _measure_if_due(self) -> None:
+        step = self.state.step
+        due = step == self.total or (step > 0 and step % self.recipe.evaluate.every == 0)
+        if not due or any(row["step"] == step for row in self.state.evaluations):
+            return
+        self._flush()
+        measured = self.measure(self.prepared.select, "select")
+        self.state.evaluations.append({"step": step, **measured.metrics})
+        self.accelerator.log({f"select/{name}": value for name, value in measured.metrics.items()}, step=step)
+        primary = self.resolved.study.compare.primary
+        value = measured.metrics[primary.metric]
+        best = self.state.chosen
+        better = best is None or (value > best["value"] if primary.better == "higher" else value < best["value"])
+        if better:
+            self.state.chosen = {"step": step, "value": value}
+            self.chosen_weights, self._chosen_saved = weights_of(self.model), False
+        self.watch.evaluated(step, measured.metrics)
+
+    def measure(self, split: Split, name: str) -> Measured:
+        def tick(done: int, total: int) -> None:
+            self.watch.evaluates(name, done, total)
+            if self.stop.signal is not None:
+                self._stop()
+
+        with self.clock.measure("evaluation"):
+            return evaluate(
+                self.runner,
+                split,
+                task=self.task,
+                batch_size=self.recipe.batch.size,
+                pad=self.pad,
+                device=self.accelerator.device,
+                tick=tick,
+            )
+
+    def _audit(self) -> None:
+        audit = self.applied.audit(optimizer=self.optimizer)
+        findings = [str(finding) for finding in audit.findings]
+        self.state.audits.append({"step": self.state.step, "passed": audit.ok, "findings": findings})
+        audit.check()
+
+    # -- nothing is lost ---------------------------------------------------------------------------------------
+
+    def _save_if_due(self) -> None:
+        step = self.state.step
+        every = self.recipe.checkpoint.every or self.recipe.evaluate.every
+        if (step == self.total or (step > 0 and step % every == 0)) and step != self._checkpointed:
+            self._save()
+
+    def _save(self) -> None:
+        """Audit, then write a checkpoint."""
+        self._flush()
+        with self.clock.measure("checkpoints"):
+            if self.state.step > 0:
+                self._audit()
+            tensors = {"model": weights_of(self.model), "optimizer": optimizer_tensors(self.model, self.optimizer)}
+            if self.chosen_weights is not None:
+                tensors["chosen"] = self.chosen_weights
+            scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
+            self.state.seconds = dict(self.clock.seconds)
+            state = {**asdict(self.state), "frozen": self.applied.frozen_hashes, "scaler": scaler}
+            save_checkpoint(
+                self.folder / CHECKPOINTS,
+                step=self.state.step,
+                state=state,
+                tensors=tensors,
+                same={"chosen"} if self._chosen_saved else set(),
+            )
+            self._chosen_saved = True
+            self._checkpointed = self.state.step
+
+    def _stop(self) -> None:
+        assert self.stop.signal is not None
+        if self.state.step != self._checkpointed:
+            self._save()
+        raise Stopped(
+            f"stopped at step {self.state.step} of {self.total}; the checkpoint is written",
+            signal=self.stop.signal,
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint, as if there had been no stop."""
+        state = dict(checkpoint.state)
+        frozen, scaler = state.pop("frozen"), state.pop("scaler")
+        self.state = State(**state)
+        if self.applied.treatment.unfreeze is not None and self.state.step > 0:
+            # The step before the checkpoint is the last at which layers may have been given back.
+            self.applied.advance((self.state.step - 1) / self.total, optimizer=self.optimizer)
+        if frozen != self.applied.frozen_hashes:
+            raise CellError(
+                "the frozen weights are not those this cell was started with",
+                where=str(self.folder),
+                why="another version of a library or another machine has drawn them differently",
+                hint="go on where it was started, or remove the folder to start anew",
+            )
+        load_weights_(self.model, checkpoint.tensors["model"])
+        load_optimizer_(self.model, self.optimizer, checkpoint.tensors["optimizer"])
+        if scaler is not None and self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(scaler)
+        self.chosen_weights = checkpoint.tensors.get("chosen")
+        self._chosen_saved = True
+        self._checkpointed = checkpoint.step
+        self.clock = Clock(self.state.seconds)
+
+    def cut_steps(self) -> None:
+        """Forget the steps that will be done again."""
+        path = self.folder / STEPS
+        if path.exists():
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+            write_text(path, "".join(lines[: self.state.step]))
+
+
+def _chained(before: str, passes: list[Rows]) -> str:
+    digest = hashlib.sha256(before.encode())
+    for rows in passes:
+        digest.update(rows.tobytes())
+        digest.update(b"|")
+    return digest.hexdigest()
+
+
