@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Any
 from oelm.version import __version__
 
 if TYPE_CHECKING:
-    from oelm.errors import AuditFailed, FolderError, ModelError, OelmError, TreatmentError, UnknownLayout
+    from oelm.errors import (
+        AuditFailed,
+        CellError,
+        DataError,
+        DiskError,
+        FolderError,
+        ModelError,
+        OelmError,
+        Stopped,
+        StudyError,
+        TreatmentError,
+        UnknownLayout,
+    )
     from oelm.heads.applied import Applied
     from oelm.heads.apply import apply
     from oelm.heads.audit import Audit, Finding
@@ -21,7 +33,13 @@ if TYPE_CHECKING:
     from oelm.heads.prove import prove_layout
     from oelm.heads.save import from_pretrained
     from oelm.heads.view import HeadView
+    from oelm.launch.local import Comparison, compare, run_cell
+    from oelm.launch.plan import Plan, plan
+    from oelm.records.record import Record, read_record
     from oelm.seeds import seed_for
+    from oelm.study.load import load_study
+    from oelm.study.plan import Cell
+    from oelm.study.study import Study
     from oelm.treatment import Treatment, Unfreeze
 
 _HOMES = {
@@ -29,7 +47,12 @@ _HOMES = {
     "Audit": "heads.audit",
     "AuditCallback": "heads.callbacks",
     "AuditFailed": "errors",
+    "Cell": "study.plan",
+    "CellError": "errors",
+    "Comparison": "launch.local",
     "Counts": "heads.count",
+    "DataError": "errors",
+    "DiskError": "errors",
     "Finding": "heads.audit",
     "FolderError": "errors",
     "HeadView": "heads.view",
@@ -37,17 +60,27 @@ _HOMES = {
     "ModelError": "errors",
     "OelmError": "errors",
     "Orthonormality": "heads.measure",
+    "Plan": "launch.plan",
+    "Record": "records.record",
+    "Stopped": "errors",
+    "Study": "study.study",
+    "StudyError": "errors",
     "Treatment": "treatment",
     "TreatmentError": "errors",
     "Unfreeze": "treatment",
     "UnknownLayout": "errors",
     "apply": "heads.apply",
+    "compare": "launch.local",
     "count": "heads.count",
     "find_heads": "heads.find",
     "from_pretrained": "heads.save",
+    "load_study": "study.load",
     "orthonormality": "heads.measure",
+    "plan": "launch.plan",
     "prove_layout": "heads.prove",
+    "read_record": "records.record",
     "register_layout": "heads.layouts",
+    "run_cell": "launch.local",
     "seed_for": "seeds",
 }
 
@@ -56,7 +89,12 @@ __all__ = [
     "Audit",
     "AuditCallback",
     "AuditFailed",
+    "Cell",
+    "CellError",
+    "Comparison",
     "Counts",
+    "DataError",
+    "DiskError",
     "Finding",
     "FolderError",
     "HeadView",
@@ -64,18 +102,28 @@ __all__ = [
     "ModelError",
     "OelmError",
     "Orthonormality",
+    "Plan",
+    "Record",
+    "Stopped",
+    "Study",
+    "StudyError",
     "Treatment",
     "TreatmentError",
     "Unfreeze",
     "UnknownLayout",
     "__version__",
     "apply",
+    "compare",
     "count",
     "find_heads",
     "from_pretrained",
+    "load_study",
     "orthonormality",
+    "plan",
     "prove_layout",
+    "read_record",
     "register_layout",
+    "run_cell",
     "seed_for",
 ]
 

@@ -6,19 +6,24 @@ from typing import Annotated
 
 import typer
 
+from oelm.cli import studies
 from oelm.cli.audit import audit
+from oelm.cli.compare import compare, train
 from oelm.cli.inspect import inspect
-from oelm.errors import OelmError
+from oelm.cli.plan import plan
+from oelm.cli.status import status
+from oelm.errors import OelmError, Stopped
 from oelm.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Head-wise orthogonal, frozen queries and keys on any Transformer: applied exactly and audited.",
+    help="Head-wise orthogonal, frozen queries and keys on any Transformer: applied exactly, audited, compared fairly.",
 )
-app.command()(inspect)
-app.command()(audit)
+for command in (plan, compare, status, train, inspect, audit):
+    app.command()(command)
+app.add_typer(studies.app, name="studies")
 
 
 def _version(wanted: bool) -> None:
@@ -39,6 +44,9 @@ def options(
 def main() -> None:
     try:
         app()
+    except Stopped as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(128 + error.signal)
     except OelmError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.exit(2)

@@ -28,6 +28,7 @@ def made_once(kind: str, facts: Any, make: Callable[[Path], None]) -> Path:
     if folder.is_dir():
         return folder
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # in containers, a process that was killed had the same number
     try:
         partial.mkdir(parents=True)
         make(partial)
@@ -39,7 +40,7 @@ def made_once(kind: str, facts: Any, make: Callable[[Path], None]) -> Path:
                 raise
     except OSError as error:
         raise DiskError(
-            f"cannot write to the cache: {error.strerror}",
+            f"cannot write to the cache: {error.strerror or error}",
             where=str(folder.parent),
             hint="OELM_CACHE=FOLDER chooses another place",
         ) from error

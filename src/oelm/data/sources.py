@@ -1,4 +1,4 @@
-"""Sources: which files hold the splits of a task, on the hub, on this machine or in a package, and how they are read."""
+"""Sources: which files hold the splits of a task (on the hub, this machine, in a package), and how they are read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def splits_of(task: Task) -> list[str]:
 
 def _local(task: Task, path: str | Mapping[str, str]) -> dict[str, tuple[Path, ...]]:
     if isinstance(path, Mapping):
-        named = {split: Path(file).expanduser() for split, file in path.items()}
+        named = {split: _place(file) for split, file in path.items()}
         strange = sorted(named.keys() - set(splits_of(task)))
         if strange:
             raise DataError(
@@ -64,7 +64,7 @@ def _local(task: Task, path: str | Mapping[str, str]) -> dict[str, tuple[Path, .
             )
         found = {split: _files_in(file) if file.is_dir() else [file] for split, file in named.items()}
     else:
-        place = Path(path).expanduser()
+        place = _place(path)
         if not place.exists():
             raise DataError(f"there is no file or folder {path}", where="recipe.data.path", hint=_pointing(task))
         found = {"train": [place]} if place.is_file() else _by_split(task, place)
@@ -78,6 +78,15 @@ def _local(task: Task, path: str | Mapping[str, str]) -> dict[str, tuple[Path, .
                 raise DataError(f"{file}: files of this kind are not read", hint=", ".join((*TABLES, *TEXTS)))
     _check_splits(task, found, str(path))
     return {split: tuple(paths) for split, paths in found.items() if paths}
+
+
+def _place(path: str) -> Path:
+    try:
+        place = Path(path).expanduser()
+        place.exists()  # raises if the name is no name, or may not be looked at
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DataError(f"{path} cannot be read", where="recipe.data.path", why=str(error)) from error
+    return place
 
 
 def _by_split(task: Task, folder: Path) -> dict[str, list[Path]]:
@@ -98,7 +107,9 @@ def _is_of(file: Path, split: str) -> bool:
     """`train.parquet`, `train-00000-of-00004.parquet`, `train_raw_slice.parquet`, but not `train_matched` of others."""
     stem = file.stem.lower()
     rest = stem.removeprefix(split)
-    return stem.startswith(split) and (not rest or rest[0] in "-._") and not rest.startswith(("_matched", "_mismatched"))
+    return (
+        stem.startswith(split) and (not rest or rest[0] in "-._") and not rest.startswith(("_matched", "_mismatched"))
+    )
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -184,7 +195,7 @@ def read_rows(source: Source, split: str) -> pa.Table:
 
 def read_documents(source: Source, split: str) -> Iterator[str]:
     """The documents of a split for language modelling, one after the other."""
-    documents = (text for path in source.files[split] for text in _documents(path, source))
+    documents: Iterator[str] = (text for path in source.files[split] for text in _documents(path, source))
     if source.task.rows == "lines":
         documents = iter(["".join(line if line.endswith("\n") else line + "\n" for line in documents)])
     some = False
@@ -247,7 +258,7 @@ def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
         with parquet.ParquetFile(path) as file:
             for batch in file.iter_batches():
                 yield pa.Table.from_batches([batch])
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise DataError(f"{path} cannot be read as parquet", why=" ".join(str(error).split())[:300]) from error
 
 
@@ -271,10 +282,16 @@ def _table(path: Path, task: Task) -> pa.Table:
             parse_options=csv.ParseOptions(
                 delimiter="\t" if tabs else ",", quote_char=False if tabs else '"', newlines_in_values=not tabs
             ),
+            # Else a column of texts that all look like numbers or dates would be taken for some.
+            convert_options=csv.ConvertOptions(
+                column_types=dict.fromkeys((*task.columns, "text", "text_a", "text_b"), pa.string())
+            ),
         )
-    except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(
-            f"{path} cannot be read as {ending[1:]}", why=" ".join(str(error).split())[:300], hint="is it UTF-8, and whole?"
+            f"{path} cannot be read as {ending[1:]}",
+            why=" ".join(str(error).split())[:300],
+            hint="is it UTF-8, and whole?",
         ) from error
     except OSError as error:
         raise DataError(f"{path} cannot be read as {ending[1:]}", why=" ".join(str(error).split())[:300]) from error
@@ -287,6 +304,7 @@ def _columns(table: pa.Table, source: Source, path: Path) -> pa.Table:
     task = source.task
     if task.package is not None and not source.local:
         table = table.filter(pc.equal(table["source"], _PACKAGED[task.package][2]))
+    _check_names(table, path)
     usual = ("text_a", "text_b") if task.pairs else ("text",)
     texts = next((names for names in (task.columns, usual) if set(names) <= set(table.column_names)), None)
     if texts is None:
@@ -302,13 +320,25 @@ def _columns(table: pa.Table, source: Source, path: Path) -> pa.Table:
             raise DataError(f"column '{column}' is not text but {values.type}", where=str(path))
         if values.null_count:
             row = values.is_null().index(True).as_py()
-            raise DataError(f"column '{column}' has {values.null_count} empty cells, the first in row {row}", where=str(path))
+            raise DataError(
+                f"column '{column}' has {values.null_count} empty cells, the first in row {row}", where=str(path)
+            )
         if not _is_utf8(values):
             raise DataError(f"column '{column}' is not text in UTF-8", where=str(path))
         made[name] = values.cast(pa.large_string())
     if task.kind == "classification":
         made["label"] = _labels(table, task, path)
     return pa.table(made)
+
+
+def _check_names(table: pa.Table, path: Path) -> None:
+    try:
+        names = table.column_names
+    except UnicodeDecodeError as error:
+        raise DataError("the names of the columns are not text in UTF-8", where=str(path), why=str(error)) from error
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"two columns are named '{twice}'", where=str(path))
 
 
 def _is_utf8(values: pa.ChunkedArray) -> bool:
@@ -332,6 +362,8 @@ def _labels(table: pa.Table, task: Task, path: Path) -> pa.ChunkedArray:
         )
     values = table[name]
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        if not _is_utf8(values):
+            raise DataError(f"column '{name}' is not text in UTF-8", where=str(path), hint=_classes(task))
         numbers = pc.index_in(values.cast(pa.large_string()), pa.array(task.labels, pa.large_string()))
         bad = numbers.is_null()
     elif pa.types.is_integer(values.type):

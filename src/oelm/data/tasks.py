@@ -62,9 +62,7 @@ def _glue(name: str, columns: tuple[str, ...], labels: tuple[str, ...], *, metri
     report = ("validation_matched", "validation_mismatched") if name == "mnli" else ("validation",)
     files = {split: f"{name}/{split}-*.parquet" for split in ("train", *report)}
     hub = Hub(repo="nyu-mll/glue", revision="bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c", files=files)
-    return Task(
-        name=name, kind="classification", hub=hub, columns=columns, labels=labels, metric=metric, report=report
-    )
+    return Task(name=name, kind="classification", hub=hub, columns=columns, labels=labels, metric=metric, report=report)
 
 
 def _wikitext(name: str, folder: str) -> Task:

@@ -44,8 +44,8 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], *, vocab: int, made_from
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-        tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
             vocab_size=vocab,
             special_tokens=[END_OF_TEXT],
@@ -58,7 +58,7 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], *, vocab: int, made_from
     folder = made_once("tokenizers", {"bpe": vocab, "from": made_from}, make)
     from transformers import PreTrainedTokenizerFast
 
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_file=str(folder / "tokenizer.json"), eos_token=END_OF_TEXT, pad_token=END_OF_TEXT
     )
 

@@ -109,8 +109,12 @@ def prepare(
         write(folder, reading, chosen, max_length=max_length, joiner=joiner, watch=watch)
 
     folder = made_once("tokens", facts, make)
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    splits = {name: _read(folder, name, task, max_length, meta) for name in meta["splits"]}
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        splits = {name: _read(folder, name, task, max_length, meta) for name in meta["splits"]}
+    except (OSError, ValueError, LookupError, TypeError) as error:  # Arrow's errors are among them
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise DataError("the tokens in the cache are damaged", why=why, hint=f"rm -r {folder}") from error
     report = {name.removeprefix("report-"): split for name, split in splits.items() if name.startswith("report-")}
     sizes = {name: len(split) for name, split in splits.items()}
     return Prepared(
@@ -135,7 +139,7 @@ class _Reading:
         own = self.task.select if select is None else None
         if select is None and own not in source.files:
             raise DataError(
-                f"there is no split '{own}' to select on",
+                f"there is no split '{own}' to select on" if own else "the task has no split to select on",
                 where="recipe.data.path",
                 hint="select: 1000 holds out as many training examples",
             )
@@ -253,12 +257,19 @@ def _encode(tokenizer: Any, rows: pa.Table, max_length: int, joiner: str | None)
                 where="recipe.data.joiner",
                 hint="joiner: ' [SEP] '",
             )
+    special = tokenizer.num_special_tokens_to_add(pair=len(texts) == 2)
+    if max_length <= special:  # the tokenizer would then not cut at all
+        raise DataError(
+            f"max_length {max_length} leaves no room for text",
+            where="recipe.data.max_length",
+            why=f"the tokenizer adds {special} tokens of its own",
+        )
     encoded = tokenizer(*texts, truncation=True, max_length=max_length, return_attention_mask=False)
     tokens = encoded["input_ids"]
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.pad_token_id
     tokens = [ids or [end] for ids in tokens]  # an empty text is the end of a text
     types = encoded.get("token_type_ids") if len(texts) == 2 else None
-    long = sum(len(ids) >= max_length for ids in tokens)
+    long = sum(bool(one.overflowing) for one in encoded.encodings)
     return tokens, types, long
 
 
@@ -281,6 +292,7 @@ def _write_tokens(
             written[name] = written.get(name, 0) + len(flat)
             done += len(chunk)
             watch("tokenizing", done, 0)
+    written.setdefault("train", 0)  # every document may be the same as one held out
     for name, number in written.items():
         if number <= max_length:
             raise DataError(

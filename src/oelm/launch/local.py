@@ -73,9 +73,7 @@ def run_cell(study: Study, *, arm: str, seed: int, out: str | Path = RUNS, watch
         assert record is not None
         return record
     if seed not in study.seeds:
-        raise StudyError(
-            f"seed {seed} is not one of the study's", hint=f"one of {', '.join(map(str, study.seeds))}"
-        )
+        raise StudyError(f"seed {seed} is not one of the study's", hint=f"one of {', '.join(map(str, study.seeds))}")
     resolved = resolved_cell(study, Cell(arm=arm, seed=seed), folder)
     return run(resolved, folder=folder / resolved.cell.folder, watch=watch)
 

@@ -60,7 +60,9 @@ def pairing(comparison: Comparison) -> dict[int, bool]:
 def shown(comparison: Comparison) -> str:
     data = results(comparison)
     metric, against = data["metric"], data["against"]
-    rows = [("arm", "trainable", "n", f"{metric}, final", "spread", "chosen", f"final - {against}, seed by seed", "mean")]
+    rows = [
+        ("arm", "trainable", "n", f"{metric}, final", "spread", "chosen", f"final - {against}, seed by seed", "mean")
+    ]
     for name, arm in data["arms"].items():
         values, chosen, differences = arm["final"], arm["chosen"], arm["differences"]
         rows.append(
@@ -97,7 +99,7 @@ def _remarks(comparison: Comparison, data: dict[str, Any]) -> list[str]:
         lines.append("Arms of one seed started from the same other weights and saw the same batches.")
     lines += [f"note: {note}" for note in data["notes"]]
     hours = sum(arm["hours"] for arm in data["arms"].values())
-    lines.append(f"spread: standard deviation over seeds. {_duration(hours * 3600)} of training and measuring.")
+    lines.append(f"spread: standard deviation over seeds. {duration(hours * 3600)} of training and measuring.")
     return lines
 
 
@@ -129,7 +131,7 @@ def _spread(values: dict[int, float]) -> str:
     return f"{statistics.stdev(values.values()):.4f}" if len(values) > 1 else "-"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

@@ -1,6 +1,7 @@
 """Build the model of a recipe: pretrained or from scratch, the same for every arm of a seed."""
 
 import importlib.util
+import logging as levels
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def _theirs(recipe: Model, task: Task, tokenizer: Any) -> nn.Module:
     if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = tokenizer.pad_token_id
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # that a classifier is new is what we want
+    logging.set_verbosity(levels.ERROR)  # that a classifier is new is what we want
     try:
         if recipe.scratch:
             return auto.from_config(config, trust_remote_code=False)  # type: ignore[no-any-return]

@@ -1,5 +1,6 @@
 """Provenance: on which code, versions and machine a cell was made. Imports no torch by itself."""
 
+import contextlib
 import os
 import platform
 import resource
@@ -79,10 +80,8 @@ def _torch() -> dict[str, Any]:
 
 def forget_peak_memory() -> None:
     """Begin to measure the peak anew, where the system lets us."""
-    try:
+    with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        pass
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

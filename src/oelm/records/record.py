@@ -42,7 +42,7 @@ class Record:
     def value(self, metric: str, *, model: str = "final") -> float | None:
         """A measurement on the first reported split."""
         splits = self.report.get(model, {}).get("splits", {})
-        first = next(iter(splits.values()), {})
+        first: dict[str, float] = next(iter(splits.values()), {})
         return first.get(metric)
 
 
@@ -60,8 +60,10 @@ def read_record(folder: Path) -> Record | None:
     if not isinstance(number, int):
         raise CellError(f"{path} is damaged", why="it has no format number")
     if number > FORMAT:
-        raise CellError(f"{path} has format {number}; this oelm reads up to {FORMAT}", hint="pip install --upgrade oelm")
-    kinds = {name: getattr(kind, "__origin__", kind) for name, kind in Record.__annotations__.items()}
+        raise CellError(
+            f"{path} has format {number}; this oelm reads up to {FORMAT}", hint="pip install --upgrade oelm"
+        )
+    kinds: dict[str, Any] = {name: getattr(kind, "__origin__", kind) for name, kind in Record.__annotations__.items()}
     for name, kind in kinds.items():
         value = data.get(name)
         if name == "status":

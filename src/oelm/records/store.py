@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from filelock import FileLock, Timeout
 
@@ -29,7 +29,10 @@ def status_of(folder: Path) -> Status:
     """Where a cell stands, from what is in its folder."""
     record = read_json(folder / RECORD)
     if record is not None:
-        return record.get("status", "failed")  # type: ignore[no-any-return]
+        status: Any = record.get("status")
+        if status not in get_args(Status):
+            raise CellError(f"{folder / RECORD} is damaged", why=f"its status is {status!r}")
+        return status  # type: ignore[no-any-return]
     if not (folder / MAKINGS).exists():
         return "waiting"
     return "running" if _is_held(folder) else "stopped"
@@ -114,8 +117,8 @@ def write_text(path: Path, text: str) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(name, 0o666 & ~_umask())
-            os.replace(name, path)
+            Path(name).chmod(0o666 & ~_umask())
+            Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
@@ -131,7 +134,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The content, or None if there is no such file. A damaged one is an error that says so."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise CellError(f"{path} cannot be read", why=f"{type(error).__name__}: {str(error)[:200]}") from error

@@ -23,7 +23,7 @@ from oelm.study.study import Arm, Compare, Study, Tune, Value
 from oelm.treatment import Treatment
 
 FIELDS = ("study", "version", "notes", "recipe", "arms", "tune", "seeds", "compare")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")  # becomes the name of a folder
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")  # becomes the name of a folder
 _recipe = TypeAdapter(Recipe)
 _compare = TypeAdapter(Compare)
 _T = TypeVar("_T")
@@ -66,8 +66,11 @@ def with_changes(recipe: Recipe, changes: Mapping[str, Value]) -> Recipe:
 
 def _find(path: str | Path) -> Path:
     file = Path(path)
-    if file.is_file():
-        return file
+    try:
+        if file.is_file():
+            return file
+    except OSError as error:  # a name that is too long, or a folder that may not be looked into
+        raise StudyError(f"{path} cannot be read", why=error.strerror) from error
     shipped = shipped_studies()
     if str(path) in shipped:
         return shipped[str(path)]
@@ -83,12 +86,14 @@ def _checked(raw: dict[str, Any], problems: _Problems, *, where: str) -> Study:
     _unknown(raw, FIELDS, "", problems)
     name = raw.get("study")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        problems.add("study", f"must be a name of letters, digits, '.', '_', '+' or '-', got {name!r}")
+        problems.add("study", f"must be a name of at most 100 letters, digits, '.', '_', '+' or '-', got {name!r}")
     if raw.get("version") != 1 or isinstance(raw.get("version"), bool):
         problems.add("version", f"must be 1, the form of file this oelm reads, got {raw.get('version')!r}")
     recipe = _validated(_recipe, raw.get("recipe"), "recipe", problems)
     if recipe is not None:
         _check_recipe(recipe, problems)
+    else:
+        _check_task(raw.get("recipe"), problems)
     arms = _arms(raw.get("arms"), recipe, problems)
     seeds = _seeds(raw.get("seeds"), "seeds", problems)
     tune = _tune(raw.get("tune"), recipe, arms, seeds, problems)
@@ -100,7 +105,8 @@ def _checked(raw: dict[str, Any], problems: _Problems, *, where: str) -> Study:
         problems.add("notes", f"must be a list of texts, got {notes!r}")
     if problems:
         raise _error(problems, where)
-    assert recipe is not None and compare is not None
+    assert recipe is not None
+    assert compare is not None
     return Study(
         name=str(name),
         version=1,
@@ -135,9 +141,19 @@ def _check_recipe(recipe: Recipe, problems: _Problems) -> None:
     if ours and recipe.model.preset is None:
         problems.add("recipe.model.preset", "is missing: mini-128, mini-256 or medium-512")
     if ours and data.tokenizer is None:
-        problems.add("recipe.data.tokenizer", "'oelm-gpt' has none of its own: {train: bpe, vocab: 8192} or {name: ...}")
+        problems.add(
+            "recipe.data.tokenizer", "'oelm-gpt' has none of its own: {train: bpe, vocab: 8192} or {name: ...}"
+        )
     if ours and task.kind == "language-modelling" and not recipe.model.causal:
         problems.add("recipe.model.causal", f"task '{task.name}' predicts the next token: it needs causal attention")
+
+
+def _check_task(recipe: Any, problems: _Problems) -> None:
+    """Of a recipe that is wrong elsewhere too, so that both are said at once."""
+    data = recipe.get("data") if isinstance(recipe, dict) else None
+    task = data.get("task") if isinstance(data, dict) else None
+    if isinstance(task, str) and task and task not in TASKS:
+        problems.add("recipe.data.task", f"unknown task '{task}'{_meant(task, TASKS)}")
 
 
 def _arms(raw: Any, recipe: Recipe | None, problems: _Problems) -> dict[str, Arm]:
@@ -150,7 +166,7 @@ def _arms(raw: Any, recipe: Recipe | None, problems: _Problems) -> dict[str, Arm
     for name, fields_of_arm in raw.items():
         at = f"arms.{name}"
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            problems.add(at, "the name must be of letters, digits, '.', '_', '+' or '-'")
+            problems.add(at, "the name must be of at most 100 letters, digits, '.', '_', '+' or '-'")
             continue
         if not isinstance(fields_of_arm, dict):
             problems.add(at, f"must be a mapping such as {{init: keep, freeze: none}}, got {fields_of_arm!r}")
@@ -173,22 +189,32 @@ def _changes(raw: Any, at: str, recipe: Recipe | None, problems: _Problems) -> d
     if not isinstance(raw, dict):
         problems.add(at, f"must be a mapping such as {{optimizer.lr: 3e-4}}, got {raw!r}")
         return {}
+    changes = {str(path): value for path, value in raw.items()}
     if recipe is not None:
-        for path, value in raw.items():
-            _check_change(recipe, str(path), value, f"{at}.{path}", problems)
-    return {str(path): value for path, value in raw.items()}
+        _check_changes(recipe, changes, {path: f"{at}.{path}" for path in changes}, at, problems)
+    return changes
 
 
-def _check_change(recipe: Recipe, path: str, value: Any, at: str, problems: _Problems) -> None:
+def _check_changes(
+    recipe: Recipe, changes: Mapping[str, Any], places: Mapping[str, str], at: str, problems: _Problems
+) -> None:
+    """All of them together, for one may make sense only with another. `places` has where in the file each is said."""
     found = _Problems()
     data = asdict(recipe)
-    if isinstance(value, dict | list):
-        problems.add(at, "must be a single value; give the paths of its parts one by one")
-        return
-    _set(data, path, value, found, at=at)
+    for path, value in changes.items():
+        if isinstance(value, dict | list):
+            found.add(places[path], "must be a single value; give the paths of its parts one by one")
+        else:
+            _set(data, path, value, found, at=places[path])
     if not found:
-        _validated(_recipe, data, "recipe", found)
-        found = _Problems((at, text) for _, text in found)
+        changed = _validated(_recipe, data, "recipe", found)
+        if changed is not None:
+            _check_recipe(changed, found)
+            already = _Problems()
+            _check_recipe(recipe, already)
+            found = _Problems(problem for problem in found if problem not in already)
+        only = next(iter(places.values())) if len(places) == 1 else at
+        found = _Problems((places.get(path.removeprefix("recipe."), only), text) for path, text in found)
     problems.extend(found)
 
 
@@ -213,7 +239,8 @@ def _tune(
             continue
         for value in values:
             if recipe is not None:
-                _check_change(recipe, path, value, f"tune.{path}", problems)
+                place = f"tune.{path}"
+                _check_changes(recipe, {path: value}, {path: place}, place, problems)
         for arm in arms.values():
             if path in arm.changes:
                 problems.add(f"arms.{arm.name}.changes.{path}", "is tuned as well; an arm has one or the other")
@@ -273,16 +300,20 @@ def _set(data: dict[str, Any], path: str, value: Any, problems: _Problems, *, at
 
 def _split(data: dict[str, Any], path: str) -> list[str]:
     """Keys along a path. Paths of changes and grids have dots themselves, so they are one key."""
-    for head in ("tune.", "changes."):
-        before, found, after = path.partition(head)
-        if found and (not before or before.endswith(".")):
-            return [*_split(data, before.rstrip(".")), head[:-1], after] if before else [head[:-1], after]
-    parts = path.split(".")
-    if parts[0] == "arms" and len(parts) > 2 and isinstance(data.get("arms"), dict):
-        for name in data["arms"]:  # the name of an arm may have dots
-            if path.startswith(f"arms.{name}."):
-                return ["arms", name, *path.removeprefix(f"arms.{name}.").split(".")]
-    return parts
+    head, dot, rest = path.partition(".")
+    if head == "tune" and dot:
+        return [head, rest]
+    if head != "arms" or not dot:
+        return path.split(".")
+    known = data.get("arms")
+    arms = sorted(known, key=lambda arm: len(str(arm)), reverse=True) if isinstance(known, dict) else []
+    name = next((arm for arm in arms if f"{rest}.".startswith(f"{arm}.")), None)  # it may have dots
+    if name is None:
+        name = rest.split(".")[0]
+    rest = rest[len(str(name)) + 1 :]
+    if rest.startswith("changes."):
+        return [head, name, "changes", rest.removeprefix("changes.")]
+    return [head, name, *(rest.split(".") if rest else [])]
 
 
 def _validated(adapter: TypeAdapter[_T], data: Any, at: str, problems: _Problems) -> _T | None:
@@ -320,7 +351,9 @@ def _said(item: Any, root: type, path: list[str]) -> str:
 
 def _plain(root: type, path: list[str]) -> list[str]:
     """A location without pydantic's names for the branches of a union."""
-    return [part for part in path if not re.fullmatch(r"(str|int|float|bool|dict\[.*|constrained-.*|function-.*)", part)]
+    return [
+        part for part in path if not re.fullmatch(r"(str|int|float|bool|dict\[.*|constrained-.*|function-.*)", part)
+    ]
 
 
 def _fields_at(root: Any, path: Sequence[str]) -> list[str]:

@@ -32,7 +32,7 @@ class Tune:
 class Primary:
     """The one measurement a study is about."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
 
     metric: str
     better: Literal["higher", "lower"]

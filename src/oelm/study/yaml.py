@@ -8,12 +8,19 @@ import yaml
 
 from oelm.errors import StudyError
 
+_MOST_VALUES = 100_000
+_DEEPEST = 50
+
 
 class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[object] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(
+                    None, None, "`<<` is not read here: say the fields themselves", key_node.start_mark
+                )
+            key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str | int | float | bool | None):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be a plain value", key_node.start_mark)
             if key in keys:
@@ -23,20 +30,41 @@ class _Loader(yaml.SafeLoader):
 
 
 # YAML 1.1 reads 1e-4 as text, because it has no point.
-_Loader.add_implicit_resolver(  # type: ignore[no-untyped-call]
+_Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
 
 
 def parse(text: str, *, where: str) -> Any:
     try:
-        return yaml.load(text, _Loader)
+        data = yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise StudyError(f"{where} is not YAML that can be read", where=f"{where}{line}", why=error.problem) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise StudyError(f"{where} is not YAML that can be read", why=str(error)) from error
+    except Exception as error:  # a tag may be put on any value, and the library says anything about it
+        why = f"{type(error).__name__}: {error}"
+        raise StudyError(f"{where} is not YAML that can be read", why=why) from error
+    _check(data, where)
+    return data
+
+
+def _check(data: Any, where: str) -> None:
+    """Refuse what could not be shown or written again. Aliases (`*name`) make endless data of a few lines."""
+    waiting, values = [(data, 1)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        values += 1
+        if values > _MOST_VALUES or depth > _DEEPEST:
+            raise StudyError(f"{where} is too large or too deep", why="with its aliases (`*name`) written out")
+        if isinstance(value, dict):
+            waiting += [(part, depth + 1) for item in value.items() for part in item]
+        elif isinstance(value, list | tuple | set):
+            waiting += [(part, depth + 1) for part in value]
+        elif isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise StudyError(f"{where} has text that is not Unicode", why=f"half of a pair of surrogates in {value!r}")
+        elif isinstance(value, int) and value.bit_length() > 64:
+            raise StudyError(f"{where} has a whole number of more than 64 bits")
 
 
 def read(path: Path) -> Any:

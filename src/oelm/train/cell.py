@@ -21,6 +21,7 @@ from oelm.records.record import Record, read_record, write_record
 from oelm.records.store import (
     CHECKPOINTS,
     FINISHED,
+    HOLDER,
     MAKINGS,
     MODEL,
     PREDICTIONS,
@@ -43,11 +44,20 @@ def run(resolved: Resolved, *, folder: Path, watch: Watch) -> Record:
     check_makings(resolved, folder)
     record = read_record(folder)
     if record is not None and record.status in FINISHED:
+        _tidy(folder, record)  # it may have been killed between its record and this
         return record
     with holding(folder):
         if record is not None:  # it failed; what it said is kept, and it is tried again from its last checkpoint
             (folder / RECORD).rename(folder / f"failed-{time.strftime('%Y%m%d-%H%M%S')}.json")
         return _run(resolved, folder, watch)
+
+
+def _tidy(folder: Path, record: Record) -> None:
+    """Remove what only an unfinished cell needs."""
+    if record.status == "done":
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    for rest in (folder / HOLDER, *folder.glob(".*.json.*"), *folder.glob(".*.partial")):
+        rest.unlink(missing_ok=True)
 
 
 def check_makings(resolved: Resolved, folder: Path) -> None:
@@ -56,7 +66,7 @@ def check_makings(resolved: Resolved, folder: Path) -> None:
     if makings is None:
         return
     now = json.loads(json.dumps(resolved.to_dict()))
-    changed = what_changed({**makings, "data": None}, {**now, "data": None})
+    changed = what_changed({name: makings.get(name) for name in now}, now)
     if changed:
         raise StudyError(
             f"the study has changed since {resolved.cell} was started; nothing was started",
@@ -75,7 +85,7 @@ def _run(resolved: Resolved, folder: Path, watch: Watch) -> Record:
     status, error = "done", None
     with listening() as stop:
         try:
-            loop = _assembled(resolved, folder, watch, stop)
+            loop = assembled(resolved, folder, watch, stop)
             watch.begins(resolved.cell, step=loop.state.step, total=loop.total)
             loop.run()
             report = _report(loop)
@@ -94,8 +104,7 @@ def _run(resolved: Resolved, folder: Path, watch: Watch) -> Record:
         write_record(folder, record)
     if loop is not None:
         loop.accelerator.end_training()
-    if status == "done":
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    _tidy(folder, record)
     watch.ends(resolved.cell, status=status)
     return record
 
@@ -125,7 +134,7 @@ def prepared_for(recipe: Recipe, watch: Watch) -> Prepared:
     )
 
 
-def _assembled(resolved: Resolved, folder: Path, watch: Watch, stop: Any) -> Any:
+def assembled(resolved: Resolved, folder: Path, watch: Watch, stop: Any) -> Any:
     """The loop of a cell, restored from its last checkpoint if it has one."""
     from oelm.heads.apply import apply
     from oelm.models.build import build_model
@@ -133,6 +142,11 @@ def _assembled(resolved: Resolved, folder: Path, watch: Watch, stop: Any) -> Any
     from oelm.train.loop import Loop
 
     recipe, seed = resolved.recipe, resolved.cell.seed
+    if recipe.precision == "bf16" and not computes_bf16():
+        watch.says(
+            "this CPU has no instructions for bf16, which is many times slower here than fp32: "
+            "--set recipe.precision=fp32"
+        )
     prepared = prepared_for(recipe, watch)
     _check_data(folder, prepared)
     accelerator = _accelerator(recipe, folder)
@@ -173,6 +187,13 @@ def _check_data(folder: Path, prepared: Prepared) -> None:
                 why=f"fingerprint was {before.get(name)}, is {prepared.facts[name]}",
                 hint="another --out, or the files as they were",
             )
+
+
+def computes_bf16() -> bool:
+    """Whether this machine has arithmetic in bf16, and not only a slow imitation of it."""
+    import torch
+
+    return torch.accelerator.is_available() or torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def _accelerator(recipe: Recipe, folder: Path) -> Any:
@@ -222,7 +243,7 @@ def _report(loop: Any) -> dict[str, Any]:
     steps = {"final": loop.total, "chosen": loop.state.chosen["step"]}
     final_weights = weights_of(loop.model)
     report: dict[str, Any] = {}
-    tables = []
+    tables: list[pa.Table] = []
     for which, step in steps.items():
         if which == "chosen" and step == loop.total:
             report[which] = {**report["final"], "step": step}

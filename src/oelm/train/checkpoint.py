@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,12 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    folder: Path, *, step: int, state: dict[str, Any], tensors: dict[str, dict[str, Tensor]], same: set[str] = frozenset()
+    folder: Path,
+    *,
+    step: int,
+    state: dict[str, Any],
+    tensors: dict[str, dict[str, Tensor]],
+    same: Collection[str] = (),
 ) -> None:
     """Write a checkpoint. What is in `same` has not changed since the last one, and is linked from there."""
     final = folder / f"step-{step:07d}"
@@ -69,7 +74,7 @@ def latest_checkpoint(folder: Path, *, told: Callable[[str], None]) -> Checkpoin
     for path in _folders(folder):
         try:
             return _load(path)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
             aside = path.with_name(f"damaged-{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
             path.rename(aside)
@@ -80,7 +85,7 @@ def latest_checkpoint(folder: Path, *, told: Callable[[str], None]) -> Checkpoin
 def newest_step(folder: Path) -> int:
     """The step of the newest checkpoint, or 0."""
     found = _folders(folder)
-    return int(found[0].name.removeprefix("step-")) if found else 0
+    return int(_step(found[0])) if found else 0
 
 
 def _load(path: Path) -> Checkpoint:
@@ -100,7 +105,12 @@ def _load(path: Path) -> Checkpoint:
 
 def _folders(folder: Path) -> list[Path]:
     """Newest first."""
-    return sorted((path for path in folder.glob("step-*") if path.is_dir()), reverse=True)
+    found = (path for path in folder.glob("step-*") if path.is_dir() and _step(path).isdigit())
+    return sorted(found, key=lambda path: int(_step(path)), reverse=True)
+
+
+def _step(folder: Path) -> str:
+    return folder.name.removeprefix("step-")
 
 
 def _save(values: dict[str, Tensor], file: Path) -> None:

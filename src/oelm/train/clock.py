@@ -11,7 +11,7 @@ class Clock:
     """Adds up seconds by kind. Kinds do not nest: the inner one is taken out of the outer."""
 
     def __init__(self, seconds: dict[str, float] | None = None, *, now: Callable[[], float] = time.perf_counter):
-        self.seconds = {kind: 0.0 for kind in KINDS} | (seconds or {})
+        self.seconds = dict.fromkeys(KINDS, 0.0) | (seconds or {})
         self._now = now
         self._inner = 0.0
 

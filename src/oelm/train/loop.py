@@ -81,15 +81,14 @@ class Loop:
         self.task, self.pad = prepared.task, prepared.tokenizer.pad_token_id
         self.model: nn.Module = applied.model
         if self.recipe.gradient_checkpointing:
-            applied.model.gradient_checkpointing_enable({"use_reentrant": False})
+            checkpointing: Any = applied.model
+            checkpointing.gradient_checkpointing_enable({"use_reentrant": False})
         self.optimizer = make_optimizer(self.model.to(accelerator.device), self.recipe.optimizer)
         self.runner, self.stepper = accelerator.prepare(self.model, self.optimizer)
         if self.recipe.compile:
             self.runner.compile()
         batch = self.recipe.batch
-        self.order = Order(
-            prepared.train.lengths, batch_size=batch.size, accumulate=batch.accumulate, seed=self.seed
-        )
+        self.order = Order(prepared.train.lengths, batch_size=batch.size, accumulate=batch.accumulate, seed=self.seed)
         self.total = self.order.steps_for(**asdict(self.recipe.budget))
         self.state = State()
         self.clock = Clock()
@@ -110,11 +109,12 @@ class Loop:
             if self.state.step == self.total:
                 return
             with self.clock.measure("training"):
-                self._step()
+                self.step()
             if self.stop.signal is not None:
                 self._stop()
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """One optimiser step."""
         began = time.perf_counter()
         step = self.state.step
         if self.applied.treatment.unfreeze is not None:
@@ -147,7 +147,7 @@ class Loop:
     def _clip(self) -> Tensor:
         learns = [p for p in self.model.parameters() if p.requires_grad]
         longest = math.inf if self.recipe.clip is None else self.recipe.clip
-        norm = self.accelerator.clip_grad_norm_(learns, longest)
+        norm: Tensor | None = self.accelerator.clip_grad_norm_(learns, longest)
         assert norm is not None
         return norm
 
@@ -238,7 +238,7 @@ class Loop:
                 step=self.state.step,
                 state=state,
                 tensors=tensors,
-                same={"chosen"} if self._chosen_saved else set(),
+                same=["chosen"] if self._chosen_saved else [],
             )
             self._chosen_saved = True
             self._checkpointed = self.state.step
@@ -290,5 +290,3 @@ def _chained(before: str, passes: list[Rows]) -> str:
         digest.update(rows.tobytes())
         digest.update(b"|")
     return digest.hexdigest()
-
-

@@ -1,0 +1,219 @@
+"""Sources: local files of every kind, and what is said of files that are not what their task says."""
+
+import json
+import os
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from oelm.data.sources import find_source, read_documents, read_rows
+from oelm.data.tasks import task_named
+from oelm.errors import DataError
+
+SST2, MNLI, TEXT, WIKI = (task_named(name) for name in ("sst2", "mnli", "text", "wikitext-2"))
+ROWS = {"text": ['he said "no', "fine, thanks", "don't\ttell"], "label": [0, 1, 1]}
+
+
+def write(path, columns):
+    """Columns as a file of the kind that its name says."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.table(columns), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif path.suffix == ".csv":
+        quoted = ([f'"{str(cell).replace(chr(34), chr(34) * 2)}"' for cell in row.values()] for row in rows)
+        path.write_text("\n".join(map(",".join, [list(columns), *quoted])), encoding="utf-8")
+    else:
+        path.write_text("\n".join("\t".join(map(str, line)) for line in [columns, *(r.values() for r in rows)]))
+    return path
+
+
+@pytest.fixture
+def sst2(tmp_path):
+    """Rows of a training file with a good validation file beside it."""
+
+    def read(columns=None, *, ending=".parquet", content=None, split="train"):
+        write(tmp_path / "d" / "validation.parquet", {"sentence": ["good"], "label": [1]})
+        file = tmp_path / "d" / f"train{ending}"
+        if content is not None:
+            file.write_bytes(content)
+        else:
+            write(file, columns)
+        return read_rows(find_source(SST2, str(tmp_path / "d")), split).to_pydict()
+
+    return read
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv"])
+@pytest.mark.parametrize("column", ["sentence", "text"])
+def test_tables(sst2, ending, column):
+    assert sst2({column: ROWS["text"], "label": ROWS["label"]}, ending=ending) == ROWS
+
+
+def test_in_tsv_a_quotation_mark_is_a_character(sst2):
+    texts = ['he said "no', '"so', "it's"]
+    assert sst2({"sentence": texts, "label": [0, 1, 1]}, ending=".tsv")["text"] == texts
+
+
+def test_texts_that_look_like_something_else_stay_texts(sst2):
+    texts = ["007", "2020-01-01", ""]
+    assert sst2({"text": texts, "label": [0, 1, 1]}, ending=".csv")["text"] == texts
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv", ".tsv"])
+def test_labels_by_name(sst2, ending):
+    assert sst2({"text": ["a", "b"], "label": ["positive", "negative"]}, ending=ending)["label"] == [1, 0]
+
+
+def test_shards_and_names_that_splits_go_by(tmp_path):
+    for name, label in {"train-00000-of-00002": 0, "train-00001-of-00002": 1, "trainer": 0, "dev": 1}.items():
+        write(tmp_path / f"{name}.parquet", {"text": [name], "label": [label]})
+    source = find_source(SST2, str(tmp_path))
+    assert read_rows(source, "train")["text"].to_pylist() == ["train-00000-of-00002", "train-00001-of-00002"]
+    assert read_rows(source, "validation")["text"].to_pylist() == ["dev"]
+
+
+def test_a_path_for_every_split(tmp_path):
+    train = write(tmp_path / "some.csv", ROWS)
+    write(tmp_path / "folder" / "whatever.jsonl", ROWS)
+    source = find_source(SST2, {"train": str(train), "validation": str(tmp_path / "folder")})
+    assert read_rows(source, "train") == read_rows(source, "validation")
+    with pytest.raises(DataError, match="has no split 'dev'"):
+        find_source(SST2, {"train": str(train), "dev": str(train)})
+    with pytest.raises(DataError, match=r"there is no file .*none.csv"):
+        find_source(SST2, {"train": str(train), "validation": str(tmp_path / "none.csv")})
+    with pytest.raises(
+        DataError, match=r"(?s)no file for the split 'validation'.*path: {train: FILE, validation: FILE}"
+    ):
+        find_source(SST2, {"train": str(train)})
+
+
+def test_mnli_with_matched_and_mismatched(tmp_path):
+    pairs = {"premise": ["a"], "hypothesis": ["b"], "label": [2]}
+    for name in ("train", "validation_matched", "validation_mismatched"):
+        write(tmp_path / "full" / f"{name}.parquet", pairs | {"premise": [name]})
+    source = find_source(MNLI, str(tmp_path / "full"))
+    for split in ("train", "validation_matched", "validation_mismatched"):
+        assert read_rows(source, split).to_pydict() == {"text_a": [split], "text_b": ["b"], "label": [2]}
+    for name in ("train", "validation"):
+        write(tmp_path / "one" / f"{name}.parquet", pairs)
+    assert list(find_source(MNLI, str(tmp_path / "one")).files) == ["train", "validation_matched"]
+    write(tmp_path / "wrong" / "train.parquet", pairs)
+    write(tmp_path / "wrong" / "validation_mismatched.parquet", pairs)
+    with pytest.raises(DataError, match="no file for the split 'validation_matched'"):
+        find_source(MNLI, str(tmp_path / "wrong"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"txt": ["a"], "label": [0]}, r"no column sentence for task 'sst2'(?s:.*)train.parquet(?s:.*)txt, label"),
+        ({"text": ["a"], "lable": [0]}, r"no column 'label'(?s:.*)train.parquet(?s:.*)text, lable"),
+        ({"text": ["a", "b"], "label": [0, 2]}, r"label 2 in row 1(?s:.*)train.parquet(?s:.*)0 \(negative\), 1"),
+        ({"text": ["a", "b"], "label": [0, -1]}, r"label -1 in row 1 is not one of task 'sst2'(?s:.*)train.parquet"),
+        ({"text": ["a", "b"], "label": [0, None]}, r"label None in row 1(?s:.*)train.parquet"),
+        ({"text": ["a"], "label": pa.array([2**64 - 1], pa.uint64())}, r"label 18446744073709551615 in row 0"),
+        ({"text": ["a", "b"], "label": ["positive", "great"]}, r"label 'great' in row 1(?s:.*)positive"),
+        ({"text": ["a"], "label": [0.5]}, r"holds double, not labels(?s:.*)train.parquet"),
+        ({"text": ["a"], "label": [True]}, r"holds bool, not labels"),
+        ({"text": ["a"], "label": [None]}, r"holds null, not labels"),
+        ({"text": ["a", None], "label": [0, 1]}, r"'text' has 1 empty cells, the first in row 1(?s:.*)train.parquet"),
+        ({"text": [None], "label": [0]}, r"'text' is not text but null"),
+        ({"text": [5], "label": [0]}, r"'text' is not text but int64(?s:.*)train.parquet"),
+        ({"text": [["a"]], "label": [0]}, r"'text' is not text but list"),
+        (
+            {"text": pa.array([], pa.string()), "label": pa.array([], pa.int64())},
+            r"(?s)'train' .* is empty.*train.parquet",
+        ),
+    ],
+)
+def test_a_table_that_is_not_what_its_task_says(sst2, columns, says):
+    with pytest.raises(DataError, match=says):
+        sst2(columns)
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".csv", ".tsv", ".jsonl"])
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "train.* is empty(?s:.*)downloaded whole"),
+        (b"text,label\ncaf\xe9,1\n", "train"),
+        (b'text\tlabel\ncaf\xe9\t1\n{"text": "caf\xe9"}', "train"),
+        (b'{"text": "caf\xe9", "label": 1}\n', "train"),
+        (b"PAR1\0\0\0\0PAR1", "train"),
+        (b"text,text,label\na,b,1\n", "train"),
+    ],
+)
+def test_bytes_that_are_no_table(sst2, ending, content, says):
+    with pytest.raises(DataError, match=says):
+        sst2(ending=ending, content=content)
+
+
+def test_two_columns_of_one_name(sst2):
+    with pytest.raises(DataError, match="two columns are named 'text'"):
+        sst2(ending=".csv", content=b"text,text,label\na,b,1\n")
+
+
+def test_places_that_are_not_there(tmp_path):
+    with pytest.raises(
+        DataError, match=r"(?s)no file or folder .*none.*recipe\.data\.path=FOLDER, with train and valid"
+    ):
+        find_source(SST2, str(tmp_path / "none"))
+    for strange in ("a" * 5000, "~nobody-of-this-name/x"):
+        with pytest.raises(DataError, match="cannot be read"):
+            find_source(SST2, strange)
+    with pytest.raises(DataError, match=r"(?s)no file for the split 'train'.*looked for train"):
+        find_source(SST2, str(tmp_path))
+    write(tmp_path / "train.csv", ROWS)
+    with pytest.raises(DataError, match=r"(?s)no file for the split 'validation'.*validation.* or .*dev"):
+        find_source(SST2, str(tmp_path))
+    (tmp_path / "train.xlsx").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"train.xlsx: files of this kind are not read"):
+        find_source(TEXT, str(tmp_path / "train.xlsx"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(tmp_path):
+    file = write(tmp_path / "train.csv", ROWS)
+    file.chmod(0)
+    with pytest.raises(DataError, match=r"train.csv may not be read"):
+        find_source(TEXT, str(file))
+
+
+def test_texts_and_their_documents(tmp_path):
+    file = tmp_path / "stories.txt"
+    file.write_text("one\nday<|endoftext|>\ntwo\n\n<|endoftext|>  \n", encoding="utf-8")
+    assert list(read_documents(find_source(TEXT, str(file)), "train")) == ["one\nday", "two"]
+    assert list(read_documents(find_source(TEXT, str(tmp_path)), "train")) == ["one\nday", "two"]
+    with pytest.raises(DataError, match="is plain text; task 'sst2' needs columns"):
+        read_rows(find_source(SST2, {"train": str(file), "validation": str(file)}), "train")
+    file.write_text("\n\n")
+    with pytest.raises(DataError, match=r"(?s)the split 'train' .* is empty.*stories.txt"):
+        list(read_documents(find_source(TEXT, str(file)), "train"))
+    file.write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"(?s)stories.txt is not text in UTF-8.*byte 3.*iconv"):
+        list(read_documents(find_source(TEXT, str(file)), "train"))
+
+
+def test_lines_are_one_document(tmp_path):
+    for split in ("train", "validation", "test"):
+        write(tmp_path / f"{split}.parquet", {"text": ["= Title =\n", "", "a line", f"{split}\n"]})
+    source = find_source(WIKI, str(tmp_path))
+    assert list(read_documents(source, "train")) == ["= Title =\n\na line\ntrain\n"]
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl"])
+def test_rows_are_documents(tmp_path, ending):
+    file = write(tmp_path / f"train{ending}", {"text": ["one", " ", "two"]})
+    assert list(read_documents(find_source(TEXT, str(file)), "train")) == ["one", "two"]
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv"])
+def test_documents_that_cannot_be_read(tmp_path, ending):
+    file = tmp_path / f"train{ending}"
+    file.write_bytes(b"\xff\xfe\0")
+    with pytest.raises(DataError, match=f"train{ending}"):
+        list(read_documents(find_source(TEXT, str(file)), "train"))

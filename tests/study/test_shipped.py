@@ -1,0 +1,217 @@
+"""The studies that come with oelm: each loads, says what it is, and keeps what its name promises."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from oelm.data.tasks import TASKS
+from oelm.models.gpt import PRESETS
+from oelm.study.load import load_study
+from oelm.study.plan import cells, resolve, tuning_cells
+from oelm.study.shipped import question_of, shipped_studies
+from oelm.treatment import Treatment
+
+FILES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
+PUBLISHED = [path for path in FILES if path.stem.endswith("-as-published")]
+FAIR = [path for path in FILES if path.stem.endswith("-fair")]
+OPENING = ("What", "First", "Look", "Run", "Change")
+
+# The named arms, by (init, scale, freeze), where a model is pretrained and where it starts from scratch.
+PRETRAINED = {
+    "baseline": ("keep", None, "none"),
+    "freeze-only": ("keep", None, "qk"),
+    "oelm-nofreeze": ("orthogonalize", "unit", "none"),
+    "oelm-freeze": ("orthogonalize", "unit", "qk"),
+    "oelm-freeze-match": ("orthogonalize", "match", "qk"),
+    "oelm-random": ("gaussian", 0.02, "qk"),
+    "oelm-random-match": ("gaussian", "match", "qk"),
+    "oelm-global": ("orthogonalize-global", "unit", "qk"),
+}
+FROM_SCRATCH = PRETRAINED | {
+    "oelm-nofreeze": ("orthogonal", "unit", "none"),
+    "oelm-freeze": ("orthogonal", "unit", "qk"),
+    "oelm-freeze-match": ("orthogonal", "match", "qk"),
+    "oelm-random-match": ("gaussian", "unit", "qk"),
+    "oelm-global": ("orthogonal-global", "unit", "qk"),
+}
+# Arms that the table has no name for.
+OTHERS = {
+    "published-baseline": ("orthogonalize", "unit", "none"),
+    "oelm-fresh-match": ("orthogonal", "match", "qk"),
+}
+
+
+def name_of(path):
+    return path.stem
+
+
+def treatment(init, scale, freeze):
+    return Treatment(init=init, scale=scale, freeze=freeze)
+
+
+def lrs(study):
+    """The learning rate of every arm."""
+    return {cell.arm: resolve(study, cell).recipe.optimizer.lr for cell in cells(study)}
+
+
+def test_all_are_shipped():
+    assert list(shipped_studies().values()) == FILES
+    assert {"quickstart", "minilm-sst2", "bert-sst2-ablation"} <= set(shipped_studies())
+    published, fair = (
+        {path.stem.rsplit("-", count)[0] for path in paths} for paths, count in ((PUBLISHED, 2), (FAIR, 1))
+    )
+    assert published == fair - {"gpt-wikitext103"}, "what was published is also asked fairly"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_loads_and_resolves(path):
+    study = load_study(path)
+    assert study.name == path.stem
+    assert load_study(path.stem) == study, "by its name"
+    every = cells(study) + tuning_cells(study)
+    assert len({cell.folder for cell in every}) == len(every)
+    recipes = [resolve(study, cell).recipe for cell in every]
+    assert {recipe.model for recipe in recipes} == {study.recipe.model}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_opens_with_what_it_is(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    opening = lines[: len(OPENING)]
+    assert [line[:9] for line in opening] == [f"# {word:<7}" for word in OPENING]
+    assert lines[len(OPENING)] == f"study: {path.stem}", "nothing else comes before it"
+    assert question_of(path) == opening[0][9:]
+    assert opening[2][9:] == f"oelm plan studies/{path.name}"
+    assert opening[3][9:].startswith(f"oelm compare studies/{path.name}        ")
+    assert max(map(len, lines)) < 120
+    assert not re.search(r"(?<![\w.*])/(?!/)\w+/|~/|\bC:\\", path.read_text(encoding="utf-8")), "no path of a machine"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_what_it_says_to_set_can_be_set(path):
+    settings = re.findall(r"--set ([^\s;]+)", "\n".join(path.read_text(encoding="utf-8").splitlines()[: len(OPENING)]))
+    assert settings
+    for setting in settings:
+        assert load_study(path, [setting]) != load_study(path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_counts_its_cells(path):
+    """The numbers after `# Run` are those of the plan."""
+    study = load_study(path)
+    run = path.read_text(encoding="utf-8").splitlines()[3]
+    tuning = len(tuning_cells(study))
+    assert int(re.search(r"(\d+) (short )?cells", run)[1]) == len(cells(study)) + tuning
+    told = re.search(r"(\d+) of them to tune", run)
+    assert told is None or int(told[1]) == tuning
+    steps = re.search(r"cells of ([\d,]+) steps", run)
+    assert steps is None or int(steps[1].replace(",", "")) == study.recipe.budget.steps
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_names_of_arms_mean_the_same_everywhere(path):
+    study = load_study(path)
+    scratch = study.recipe.model.name == "oelm-gpt"
+    known = (FROM_SCRATCH if scratch else PRETRAINED) | OTHERS
+    for arm in study.arms.values():
+        assert arm.treatment == treatment(*known[arm.name]), arm.name
+    assert "baseline" in study.arms, "a model that nothing was done to"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_fits_its_model_and_task(path):
+    recipe = load_study(path).recipe
+    task = TASKS[recipe.data.task]
+    if recipe.model.name == "oelm-gpt":
+        assert recipe.data.max_length <= PRESETS[recipe.model.preset]["max_position_embeddings"]
+        assert recipe.model.causal == (task.kind == "language-modelling")
+        assert (recipe.data.joiner is not None) == task.pairs, "its tokenizers have no form for pairs"
+    if recipe.budget.steps is not None:
+        assert recipe.budget.steps % recipe.evaluate.every == 0
+    if not path.stem.endswith(("-as-published", "-fair", "-ablation")):
+        assert recipe.precision == "fp32", "for CPUs: some have no instructions for bf16"
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=name_of)
+def test_as_published_declares_its_faults(path):
+    study = load_study(path)
+    notes = " ".join(study.notes)
+    for fault in ("Reported: ", "One seed (42)", "learning rate differs", "Not reproduced here: it selected"):
+        assert fault in notes, fault
+    if study.recipe.model.name == "oelm-gpt" and not study.recipe.model.causal:
+        assert "both directions" in notes
+        assert study.recipe.schedule.name == "constant"
+        assert "schedule is constant" in notes
+    assert notes.endswith(f"{path.stem.removesuffix('as-published')}fair asks the same question without these faults.")
+    assert study.seeds == (42,)
+    assert study.tune is None
+    assert study.recipe.optimizer.decay == "all"
+    assert study.recipe.optimizer.weight_decay == 0.01
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=name_of)
+def test_as_published_has_the_published_learning_rates(path):
+    study = load_study(path)
+    if study.recipe.model.name == "oelm-gpt":
+        expected = {name: 3e-4 if name == "baseline" else 1e-3 for name in study.arms}
+    else:
+        expected = {name: 1e-4 if arm.treatment.frozen_roles else 2e-5 for name, arm in study.arms.items()}
+    assert lrs(study) == expected
+    assert {tuple(arm.changes) for arm in study.arms.values()} == {(), ("optimizer.lr",)}, "and differs in no more"
+
+
+@pytest.mark.parametrize("task", ["sst2", "mnli"])
+def test_published_baseline_of_bert_was_orthogonalised(task):
+    study = load_study(f"bert-{task}-as-published")
+    assert study.compare.against == "published-baseline"
+    assert set(study.arms) == {"published-baseline", "oelm-freeze", "oelm-random", "baseline", "freeze-only"}
+    assert any("baseline was orthogonalised too" in note for note in study.notes)
+
+
+@pytest.mark.parametrize("path", FAIR, ids=name_of)
+def test_fair_is_fair(path):
+    study = load_study(path)
+    assert all(not arm.changes for arm in study.arms.values())
+    assert study.tune is not None
+    assert list(study.tune.grid) == ["optimizer.lr"]
+    assert len(study.seeds) == 5
+    assert study.recipe.optimizer.decay == "matrices"
+    assert study.compare.against == "baseline"
+    rates = study.tune.grid["optimizer.lr"]
+    published = {2e-5, 1e-4} if study.recipe.model.name != "oelm-gpt" else {3e-4, 1e-3}
+    assert published <= set(rates)
+    assert study.recipe.optimizer.lr in rates
+    # One is frozen as it is, one orthogonal and learning, one frozen and as large but not orthogonal.
+    scratch = study.recipe.model.name == "oelm-gpt"
+    frozen = "oelm-random" if scratch else "freeze-only"  # from scratch, weights start with the std of 0.02
+    assert {"baseline", frozen, "oelm-nofreeze", "oelm-freeze", "oelm-random-match"} <= set(study.arms)
+    if not scratch:
+        assert {"oelm-freeze-match", "oelm-fresh-match"} <= set(study.arms), "scale, and pretrained subspaces"
+
+
+def test_fair_and_published_share_task_and_size():
+    for path in PUBLISHED:
+        published, fair = load_study(path), load_study(path.stem.replace("as-published", "fair"))
+        assert published.recipe.model == fair.recipe.model
+        assert published.recipe.budget == fair.recipe.budget
+        assert published.recipe.batch == fair.recipe.batch
+        assert (published.recipe.data.task, published.recipe.data.max_length) == (
+            fair.recipe.data.task,
+            fair.recipe.data.max_length,
+        )
+
+
+def test_ablation_has_all_named_arms():
+    study = load_study("bert-sst2-ablation")
+    assert {name: arm.treatment for name, arm in study.arms.items()} == {
+        name: treatment(*fields) for name, fields in PRETRAINED.items()
+    }
+    assert all(not arm.changes for arm in study.arms.values())
+    assert study.tune is not None
+
+
+def test_text_must_be_pointed_at():
+    study = load_study("gpt-mini-lm", ["recipe.data.path=some/folder"])
+    assert study.recipe.data.path == "some/folder"
+    assert load_study("gpt-mini-lm").recipe.data.path == "your-text"

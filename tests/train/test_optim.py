@@ -1,0 +1,88 @@
+"""Optimiser and schedule: what decays, and the learning rate of every step."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from oelm.study.recipe import Optimizer, Schedule
+from oelm.train.optim import lr_at, make_optimizer
+
+
+def model():
+    return nn.ModuleDict({"embed": nn.Embedding(5, 4), "linear": nn.Linear(4, 4), "norm": nn.LayerNorm(4)})
+
+
+def groups_of(model, recipe):
+    """Names of the parameters by their decay."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    groups = make_optimizer(model, recipe).param_groups
+    return {group["weight_decay"]: {names[p] for p in group["params"]} for group in groups}
+
+
+def test_matrices_decay_and_vectors_do_not():
+    groups = groups_of(model(), Optimizer(lr=1e-3, weight_decay=0.1))
+    vectors = {"linear.bias", "norm.weight", "norm.bias"}
+    assert groups == {0.1: {"embed.weight", "linear.weight"}, 0.0: vectors}
+
+
+def test_all_decay_when_asked():
+    assert set(map(len, groups_of(model(), Optimizer(lr=1e-3, weight_decay=0.1, decay="all")).values())) == {5}
+
+
+def test_what_is_frozen_has_no_place():
+    frozen = model()
+    frozen["linear"].weight.requires_grad_(False)
+    frozen["embed"].weight.requires_grad_(False)
+    assert groups_of(frozen, Optimizer(lr=1e-3)) == {0.0: {"linear.bias", "norm.weight", "norm.bias"}}
+
+
+def test_settings_arrive():
+    optimizer = make_optimizer(model(), Optimizer(lr=3e-4, betas=(0.8, 0.9), eps=1e-6))
+    for group in optimizer.param_groups:
+        assert (group["lr"], group["betas"], group["eps"]) == (3e-4, (0.8, 0.9), 1e-6)
+
+
+def rates(total, schedule, peak=1.0):
+    return [lr_at(step, total=total, peak=peak, schedule=schedule) for step in range(total)]
+
+
+@pytest.mark.parametrize("warmup", [10, 0.1])
+@pytest.mark.parametrize("name", ["linear", "cosine", "constant"])
+def test_up_and_down(name, warmup):
+    curve = rates(100, Schedule(name=name, warmup=warmup))
+    assert curve[:10] == pytest.approx([(step + 1) / 11 for step in range(10)])
+    assert curve[10] == 1.0
+    if name == "constant":
+        assert set(curve[10:]) == {1.0}
+    else:
+        assert curve[10:] == sorted(curve[10:], reverse=True)
+        assert 0 < curve[-1] < 0.02
+        assert curve[55] == pytest.approx(0.5)
+    if name == "linear":
+        assert curve[-1] == pytest.approx(1 / 90)
+    if name == "cosine":
+        assert curve[77] == pytest.approx((1 + math.cos(math.pi * 67 / 90)) / 2)
+
+
+@given(
+    st.sampled_from(["linear", "cosine", "constant"]),
+    st.integers(1, 300),
+    st.floats(0, 0.99) | st.integers(1, 400).map(float),
+    st.floats(0, 1),
+    st.floats(1e-7, 1),
+)
+def test_every_rate_is_positive_and_at_most_the_peak(name, total, warmup, floor, peak):
+    floor = 0.0 if name == "constant" else floor
+    curve = rates(total, Schedule(name=name, warmup=warmup, floor=floor), peak)
+    assert all(0 < rate <= peak * (1 + 1e-12) for rate in curve)
+    steps = warmup if warmup >= 1 else warmup * total
+    if steps <= total - 1:
+        near = 1 / max(1, total - steps)  # a step after the end of the warm-up, at most, the decay has begun
+        assert max(curve) >= peak * (1 - near) * (1 - 1e-12)
+        if name != "constant":
+            assert floor * peak * (1 - 1e-12) <= curve[-1]
+    if name == "linear" and steps <= total - 1:
+        assert curve[-1] <= peak * (floor + (1 - floor) * near) * (1 + 1e-9)

@@ -1,0 +1,132 @@
+"""Stopping a cell from outside: signals, a full disk, a second process, no permission. Real processes throughout."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import oelm
+import tiny_study
+from oelm.records.store import status_of
+
+CELL = Path("tiny/oelm-freeze/seed-0")
+
+
+@pytest.fixture
+def env(tmp_path):
+    return {**os.environ, "OELM_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+
+def command(study: Path, out: Path, *more: str) -> list[str]:
+    words = ["train", str(study), "--arm", "oelm-freeze", "--seed", "0", "--out", str(out)]
+    return [sys.executable, "-c", "from oelm.cli.main import main; main()", *words, *more]
+
+
+def start(study: Path, out: Path, env: dict[str, str], *more: str) -> subprocess.Popen:
+    """A running cell that has done some steps."""
+    steps = out / CELL / "steps.jsonl"
+    before = steps.stat().st_size if steps.exists() else 0
+    process = subprocess.Popen(command(study, out, *more), env=env, stderr=subprocess.PIPE, text=True)
+    for _ in range(1200):
+        if process.poll() is not None or (steps.exists() and steps.stat().st_size > before):
+            break
+        time.sleep(0.05)
+    assert process.poll() is None, process.stderr.read()
+    return process
+
+
+@pytest.mark.slow
+def test_a_signal_checkpoints_and_the_cell_goes_on_to_the_same_result(tmp_path, env):
+    study = tiny_study.make(tmp_path, budget={"steps": 400}, evaluate={"every": 100}, checkpoint={"every": 200})
+    whole = subprocess.run(command(study, tmp_path / "whole"), env=env, capture_output=True, text=True)
+    assert whole.returncode == 0, whole.stderr
+    out = tmp_path / "stopped"
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        process = start(study, out, env)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 128 + number, said
+        assert "the checkpoint is written" in said
+        assert "the same command goes on" in said
+        assert "Traceback" not in said
+        assert status_of(out / CELL) == "stopped"
+    assert subprocess.run(command(study, out), env=env, capture_output=True).returncode == 0
+    one, other = oelm.read_record(tmp_path / "whole" / CELL), oelm.read_record(out / CELL)
+    assert one.report == other.report
+    assert one.evaluations == other.evaluations
+    assert len(other.provenance["starts"]) == 4
+    losses = [
+        [json.loads(line)["loss"] for line in (folder / CELL / "steps.jsonl").read_text().splitlines()]
+        for folder in (tmp_path / "whole", out)
+    ]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_the_second_process_is_told_who_holds_the_cell(tmp_path, env):
+    study = tiny_study.make(tmp_path, budget={"steps": 2000})
+    process = start(study, tmp_path / "runs", env)
+    second = subprocess.run(command(study, tmp_path / "runs"), env=env, capture_output=True, text=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", "from oelm.cli.main import main; main()", "status", str(tmp_path / "runs")],
+        capture_output=True,
+        text=True,
+    )
+    process.kill()
+    process.communicate()
+    assert second.returncode == 2
+    assert f"process {process.pid} on " in second.stderr
+    assert "Traceback" not in second.stderr
+    assert "running" in shown.stdout
+    assert status_of(tmp_path / "runs" / CELL) == "stopped", "kill -9 lets go of the cell"
+
+
+def can_mount() -> bool:
+    words = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=1m none /mnt"]
+    return shutil.which("unshare") is not None and subprocess.run(words, capture_output=True).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_mount(), reason="this machine lets no user mount a small disk")
+def test_a_full_disk_is_one_message_and_the_last_checkpoint_is_whole(tmp_path, env):
+    """On a real file system of 7 MB, where the second checkpoint finds no room; then on the same one, made larger."""
+    study = tiny_study.make(tmp_path, checkpoint={"every": 4, "keep": "none"})
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    run = " ".join(f"'{word}'" for word in command(study, disk))
+    script = f"""
+        mount -t tmpfs -o size=7m none {disk} || exit 99
+        {run}; echo "first $?"
+        ls {disk / CELL / "checkpoints"}
+        mount -o remount,size=100m {disk}
+        {run}; echo "second $?"
+        cp {disk / CELL / "record.json"} {tmp_path}
+    """
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], env=env, capture_output=True, text=True)
+    assert "first 2" in done.stdout, done.stdout + done.stderr
+    assert "step-0000004\n" in done.stdout, "the first checkpoint is still there, and nothing half-written"
+    assert "the disk is full" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "goes on from step 4" in done.stderr
+    assert "second 0" in done.stdout, done.stderr
+    whole = subprocess.run(command(study, tmp_path / "whole"), env=env, capture_output=True, text=True)
+    assert whole.returncode == 0
+    assert (
+        json.loads((tmp_path / "record.json").read_text())["report"]
+        == oelm.read_record(tmp_path / "whole" / CELL).report
+    )
+
+
+def test_no_permission_to_write(tmp_path, env):
+    study = tiny_study.make(tmp_path)
+    (tmp_path / "runs").write_text("a file where the folder should be")
+    done = subprocess.run(command(study, tmp_path / "runs"), env=env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "in the way" in done.stderr
+    assert "Traceback" not in done.stderr
