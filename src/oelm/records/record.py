@@ -68,6 +68,8 @@ def read_record(folder: Path) -> Record | None:
         value = data.get(name)
         if name == "status":
             good = value in get_args(Status)
+        elif name == "report":
+            good = isinstance(value, dict) and all(map(_is_measured, value.values()))
         elif name == "error":
             good = value is None or isinstance(value, dict)
         else:
@@ -78,3 +80,8 @@ def read_record(folder: Path) -> Record | None:
         return Record(**data)
     except TypeError as error:
         raise CellError(f"{path} is damaged", why=str(error)) from error
+
+
+def _is_measured(model: Any) -> bool:
+    splits = model.get("splits") if isinstance(model, dict) else None
+    return isinstance(splits, dict) and all(isinstance(metrics, dict) for metrics in splits.values())

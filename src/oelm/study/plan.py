@@ -1,6 +1,7 @@
 """Plan: the cells of a study, in the order they run, and what each is made with. Pure functions of the study."""
 
 import itertools
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -44,8 +45,9 @@ class Resolved:
     """With the arm's changes and the tuned settings in it."""
 
     def to_dict(self) -> dict[str, Any]:
+        """As plain as JSON, so that it compares equal to what is read back."""
         tuned = dict(self.cell.point) if self.cell.point else {}
-        return {
+        data = {
             "study": self.study.name,
             "arm": self.arm.name,
             "seed": self.cell.seed,
@@ -55,6 +57,7 @@ class Resolved:
             "recipe": asdict(self.recipe),
             "primary": asdict(self.study.compare.primary),
         }
+        return json.loads(json.dumps(data))  # type: ignore[no-any-return]
 
 
 def point_name(point: Point) -> str:

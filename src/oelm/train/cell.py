@@ -65,7 +65,7 @@ def check_makings(resolved: Resolved, folder: Path) -> None:
     makings = read_json(folder / MAKINGS)
     if makings is None:
         return
-    now = json.loads(json.dumps(resolved.to_dict()))
+    now = resolved.to_dict()
     changed = what_changed({name: makings.get(name) for name in now}, now)
     if changed:
         raise StudyError(

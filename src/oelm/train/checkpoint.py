@@ -24,6 +24,8 @@ from oelm.records.store import no_room, writing
 
 KEPT = 2
 _STATE = "state.json"
+# What reading a damaged checkpoint raises.
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ def save_checkpoint(
             sums = {}
             for name, values in tensors.items():
                 file = partial / f"{name}.safetensors"
-                if not (name in same and before and _linked(before[0] / file.name, file)):
+                if not (name in same and before and _linked(before[0], file)):
                     _save(values, file)
                 sums[name] = _checksum(file)
             text = json.dumps({"step": step, "sha256": sums, "state": state})
@@ -74,7 +76,7 @@ def latest_checkpoint(folder: Path, *, told: Callable[[str], None]) -> Checkpoin
     for path in _folders(folder):
         try:
             return _load(path)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
+        except _DAMAGED as error:
             aside = path.with_name(f"damaged-{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
             path.rename(aside)
@@ -88,12 +90,17 @@ def newest_step(folder: Path) -> int:
     return int(_step(found[0])) if found else 0
 
 
-def _load(path: Path) -> Checkpoint:
+def _content(path: Path) -> dict[str, Any]:
     whole = json.loads((path / _STATE).read_text(encoding="utf-8"))
     text = whole["content"]
     if hashlib.sha256(text.encode()).hexdigest() != whole["state_sha256"]:
         raise ValueError(f"the checksum of {_STATE} does not agree")
-    content = json.loads(text)
+    content: dict[str, Any] = json.loads(text)
+    return content
+
+
+def _load(path: Path) -> Checkpoint:
+    content = _content(path)
     tensors = {}
     for name, expected in content["sha256"].items():
         file = path / f"{name}.safetensors"
@@ -131,10 +138,14 @@ def _write(file: Path, text: str) -> None:
         os.fsync(handle.fileno())
 
 
-def _linked(old: Path, new: Path) -> bool:
+def _linked(before: Path, new: Path) -> bool:
+    """Whether the file was there in the checkpoint before, still is what it was, and is now here too."""
+    old = before / new.name
     try:
+        if _checksum(old) != _content(before)["sha256"][new.stem]:
+            return False
         os.link(old, new)
-    except OSError:  # not every file system has links
+    except _DAMAGED:  # nor has every file system links
         return False
     return True
 

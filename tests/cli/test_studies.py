@@ -1,0 +1,92 @@
+"""The commands for studies, as a user gives them: in a process of their own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import tiny_study
+
+
+@pytest.fixture
+def oelm(tmp_path):
+    env = {**os.environ, "OELM_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+    def run(*words):
+        return subprocess.run(
+            [sys.executable, "-W", "error", "-c", "from oelm.cli.main import main; main()", *map(str, words)],
+            env=env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+def refused(done, *texts):
+    """One clear message and exit code 2."""
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    for text in texts:
+        assert text in done.stderr
+    return True
+
+
+def test_a_study_from_plan_to_status(oelm, tmp_path):
+    study = tiny_study.make(tmp_path)
+    planned = oelm("plan", study, "--json")
+    assert planned.returncode == 0, planned.stderr
+    assert [cell["status"] for cell in json.loads(planned.stdout)["cells"]] == ["waiting"] * 4
+    trained = oelm("train", study, "--arm", "oelm-freeze", "--seed", 1)
+    assert trained.returncode == 0, trained.stderr
+    assert "final (step 24) on validation: accuracy" in trained.stdout
+    compared = oelm("compare", study, "--seeds", "1")
+    assert compared.returncode == 0, compared.stderr
+    assert "[1/1] baseline/seed-1: 24 steps" in compared.stderr, "only what is missing runs"
+    assert "final - baseline, seed by seed" in compared.stdout
+    assert "select accuracy" in compared.stderr, "progress goes to the standard error"
+    status = oelm("status", "runs", "--json")
+    rows = {row["cell"]: row for row in json.loads(status.stdout)}
+    assert {row["status"] for row in rows.values()} == {"done"}
+    assert set(rows) == {"tiny/baseline/seed-1", "tiny/oelm-freeze/seed-1"}
+    again = oelm("compare", study, "--seeds", "1", "--json")
+    assert json.loads(again.stdout)["paired"] == {"1": True}
+    audited = oelm("audit", "runs/tiny/oelm-freeze/seed-1/model")
+    assert "audit passed" in audited.stdout
+
+
+def test_shipped_studies_are_listed_shown_and_copied(oelm, tmp_path):
+    listed = oelm("studies", "ls")
+    assert "quickstart" in listed.stdout
+    assert "bert-sst2-fair" in listed.stdout
+    shown = oelm("studies", "show", "quickstart").stdout
+    copied = oelm("studies", "cp", "quickstart", "mine.yaml")
+    assert copied.returncode == 0, copied.stderr
+    assert (tmp_path / "mine.yaml").read_text() == shown
+    assert refused(oelm("studies", "cp", "quickstart", "mine.yaml"), "is there already")
+    assert refused(oelm("studies", "show", "quikstart"), "did you mean 'quickstart'?")
+
+
+def test_bad_input_is_one_message(oelm, tmp_path):
+    study = tiny_study.make(tmp_path)
+    assert refused(oelm("compare", "nowhere.yaml"), "there is no study file nowhere.yaml")
+    bad = oelm("compare", study, "--set", "recipe.optimizer.lr=-1", "--set", "recipe.budgett.steps=3")
+    assert refused(bad, "has 2 problems; nothing was started", "recipe.optimizer.lr", "did you mean 'budget'?")
+    assert refused(oelm("compare", study, "--arms", "base"), "has no arm 'base'")
+    assert refused(oelm("compare", study, "--seeds", "7"), "has no seed 7")
+    assert refused(oelm("compare", study, "--seeds", "one"), "not a list of whole numbers")
+    assert refused(oelm("train", study, "--arm", "baseline", "--seed", "9"), "seed 9 is not one")
+    assert refused(oelm("compare", study, "--set", "recipe.data.path=elsewhere"), "elsewhere", "recipe.data.path")
+    assert refused(oelm("compare", study, "--set", "recipe.data.max_length=512"), "256 tokens", "max_length=256")
+    assert refused(oelm("status", "nothing"), "there is no folder nothing")
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").rglob("record.json"))
+
+
+def test_an_unknown_model_is_one_message(oelm, tmp_path):
+    study = tiny_study.make(
+        tmp_path, model={"name": "./no-such-model"}, data={"task": "sst2", "path": "data", "select": 40}
+    )
+    assert refused(oelm("compare", study), "no-such-model")

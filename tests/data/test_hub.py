@@ -1,0 +1,102 @@
+"""Tasks from the hub, for real against a hub on the loopback interface: pinned, cached, and offline."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from loopback_hub import loopback_hub
+from oelm.data.tasks import task_named
+
+SST2, RTE = task_named("sst2"), task_named("rte")
+CODE = """
+import json, sys
+from oelm.data.sources import find_source, read_rows
+from oelm.data.tasks import task_named
+from oelm.errors import DataError
+try:
+    source = find_source(task_named(sys.argv[1]), None)
+    print(json.dumps({split: read_rows(source, split).to_pydict() for split in source.files}))
+except DataError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.fixture
+def rows_of(tmp_path):
+    """The rows of a task, read in a process of its own: the hub's address is read when its client is imported."""
+
+    def call(task, **environment):
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+        own = {"HF_HOME": str(tmp_path / "hf"), "OELM_CACHE": str(tmp_path / "oelm"), "HF_HUB_DISABLE_XET": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", CODE, task.name], env=kept | own | environment, capture_output=True, text=True
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+    return call
+
+
+@pytest.fixture
+def glue(tmp_path):
+    """A folder as nyu-mll/glue is on the hub."""
+    rows = {
+        "sst2": {"sentence": ["good", "bad"], "label": [1, 0]},
+        "rte": {"sentence1": ["a", "b"], "sentence2": ["c", "d"], "label": [1, 0]},
+    }
+    for task, columns in rows.items():
+        for split in ("train", "validation", "test"):
+            file = tmp_path / "glue" / task / f"{split}-00000-of-00001.parquet"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            parquet.write_table(pa.table(columns | {"idx": [split, split]}), file)
+    return tmp_path / "glue"
+
+
+@pytest.mark.slow
+def test_the_pinned_commit_is_downloaded_once(glue, rows_of):
+    with loopback_hub({"datasets/nyu-mll/glue": glue}) as (address, requests):
+        rows = rows_of(SST2, HF_ENDPOINT=address)
+        assert rows == {split: {"text": ["good", "bad"], "label": [1, 0]} for split in ("train", "validation")}
+        files = [request.split("/resolve/")[1] for request in requests if "GET" in request and "/resolve/" in request]
+        wanted = (f"sst2/{split}-00000-of-00001.parquet" for split in ("train", "validation"))
+        assert sorted(files) == [f"{SST2.hub.revision}/{file}" for file in wanted], "these, of that commit, and no more"
+        assert all(SST2.hub.revision in request for request in requests if "nyu-mll" in request)
+
+        requests.clear()
+        assert rows_of(SST2, HF_ENDPOINT=address) == rows
+        assert not any("nyu-mll" in request for request in requests), "a commit cannot change: what is here is good"
+
+        pairs = rows_of(RTE, HF_ENDPOINT=address)
+        assert pairs["train"] == {"text_a": ["a", "b"], "text_b": ["c", "d"], "label": [1, 0]}
+        assert any("rte/train" in request for request in requests), "another task of a repository that is here in part"
+    assert rows_of(SST2, HF_ENDPOINT=address) == rows, "the hub is gone"
+    assert rows_of(RTE, HF_HUB_OFFLINE="1") == pairs
+
+
+def test_not_here_and_not_to_be_had_says_what_to_do(glue, rows_of):
+    with loopback_hub({"datasets/someone/else": glue}) as (address, _):
+        absent = rows_of(SST2, HF_ENDPOINT=address)
+    for said in (absent, rows_of(SST2, HF_HUB_OFFLINE="1")):
+        assert "the dataset nyu-mll/glue of task 'sst2' is not on this machine and cannot be downloaded" in said
+        assert f"at commit {SST2.hub.revision}" in said
+        assert "--set recipe.data.path=FOLDER, with train and validation as .parquet" in said
+
+
+def test_a_download_that_was_cut_short_is_not_taken_for_whole(glue, rows_of, tmp_path):
+    with loopback_hub({"datasets/nyu-mll/glue": glue}) as (address, _):
+        rows = rows_of(SST2, HF_ENDPOINT=address)
+        (missing,) = tmp_path.glob("hf/hub/*/snapshots/*/sst2/validation-*")
+        missing.unlink()
+        assert "the dataset nyu-mll/glue of task 'sst2' is not on this machine" in rows_of(SST2, HF_HUB_OFFLINE="1")
+        assert rows_of(SST2, HF_ENDPOINT=address) == rows
+
+
+def test_a_split_that_the_hub_does_not_have(glue, rows_of):
+    (glue / "sst2" / "validation-00000-of-00001.parquet").unlink()
+    with loopback_hub({"datasets/nyu-mll/glue": glue}) as (address, _):
+        assert "nyu-mll/glue has no files for the split 'validation'" in rows_of(SST2, HF_ENDPOINT=address)

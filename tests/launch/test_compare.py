@@ -1,0 +1,306 @@
+"""Comparing: two arms of a seed differ in their treatment and in nothing else, whatever happens to a cell."""
+
+import json
+import math
+
+import pyarrow.parquet as parquet
+import pytest
+import torch
+
+import oelm
+import tiny_study
+from oelm.data.batches import Order
+from oelm.launch import results
+from oelm.records.store import status_of
+from oelm.study.load import load_study, study_from_dict
+from oelm.study.plan import Cell
+from oelm.train.watch import Watch
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def study(tmp_path):
+    return load_study(tiny_study.make(tmp_path))
+
+
+class Asked(Watch):
+    """Remembers which cells ran."""
+
+    def __init__(self):
+        self.cells = []
+
+    def begins(self, cell, *, step, total):
+        self.cells.append(str(cell))
+
+
+def test_every_cell_leaves_what_it_promises(study, tmp_path):
+    comparison = oelm.compare(study, out=tmp_path / "runs")
+    assert [str(cell) for cell in comparison.records] == [
+        "baseline/seed-0",
+        "oelm-freeze/seed-0",
+        "oelm-freeze/seed-1",
+        "baseline/seed-1",
+    ], "every second seed takes the arms in reverse"
+    for cell, record in comparison.records.items():
+        folder = tmp_path / "runs" / "tiny" / cell.folder
+        assert record == oelm.read_record(folder)
+        assert record.status == status_of(folder) == "done"
+        assert [row["step"] for row in record.evaluations] == [8, 16, 24], "the last step is measured"
+        assert record.report["final"]["step"] == 24
+        best = max(record.evaluations, key=lambda row: row["accuracy"])
+        assert record.report["chosen"]["step"] == best["step"]
+        assert set(record.report["final"]["splits"]["validation"]) == {"accuracy", "macro_f1", "f1", "loss"}
+        rows = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+        assert [row["step"] for row in rows] == list(range(1, 25))
+        assert all(set(row) == {"step", "loss", "lr", "grad_norm", "seconds"} for row in rows)
+        assert len({row["lr"] for row in rows}) > 20, "the schedule does something"
+        assert record.lr == [[row["step"], row["lr"]] for row in rows]
+        assert [audit["step"] for audit in record.audits] == [0, 4, 8, 12, 16, 20, 24]
+        assert all(audit["passed"] for audit in record.audits)
+        assert set(record.seconds) == {"training", "evaluation", "data", "checkpoints"}
+        assert record.peak_memory["process"] > 1e7
+        assert record.provenance["threads"] == torch.get_num_threads()
+        assert record.provenance["versions"]["torch"]
+        assert record.made_with["recipe"]["optimizer"]["lr"] == 1e-3
+        assert not (folder / "checkpoints").exists()
+        audited = oelm.from_pretrained(folder / "model")[1].audit()
+        assert audited.ok
+
+
+def test_per_example_predictions_give_the_reported_metrics(study, tmp_path):
+    record = oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
+    table = parquet.read_table(tmp_path / "runs/tiny/baseline/seed-0/predictions.parquet").to_pylist()
+    for which in ("final", "chosen"):
+        rows = [row for row in table if row["model"] == which]
+        assert sorted(row["row"] for row in rows) == list(range(60)), "every example once"
+        metrics = record.report[which]["splits"]["validation"]
+        assert metrics["accuracy"] == sum(row["label"] == row["prediction"] for row in rows) / 60
+        assert math.isclose(metrics["loss"], sum(row["loss"] for row in rows) / 60)
+
+
+def test_arms_of_a_seed_share_batches_and_all_other_weights(study, tmp_path, monkeypatch):
+    seen, starts = [], []
+    at = Order.at
+
+    def noted(self, step):
+        seen.append((step, [rows.tolist() for rows in at(self, step)]))
+        return at(self, step)
+
+    class Starts(Watch):
+        def begins(self, cell, *, step, total):
+            starts.append(len(seen))
+
+    monkeypatch.setattr(Order, "at", noted)
+    comparison = oelm.compare(study, out=tmp_path / "runs", seeds=[0], watch=Starts())
+    first, second = seen[: starts[1]], seen[starts[1] :]
+    assert first == second
+    assert len(first) == 24
+    a, b = comparison.records.values()
+    assert a.start == b.start, "the hashes of batches and of weights before the treatment agree"
+    assert results.pairing(comparison) == {0: True}
+    other = oelm.run_cell(study, arm="baseline", seed=1, out=tmp_path / "runs")
+    assert other.start["batches"] != a.start["batches"]
+    assert other.start["weights"] != a.start["weights"]
+
+
+def test_other_weights_are_the_same_bits_at_the_start(study):
+    """Not by a hash in a record, but weight by weight, after the treatment."""
+    from oelm.models.build import build_model
+    from oelm.study.plan import resolve
+    from oelm.train.cell import prepared_for
+
+    states = []
+    for arm in study.arms:
+        recipe = resolve(study, Cell(arm=arm, seed=0)).recipe
+        prepared = prepared_for(recipe, Watch())
+        torch.rand(len(states))  # whatever happened to the global generator before
+        model = build_model(recipe.model, task=prepared.task, tokenizer=prepared.tokenizer, max_length=32, seed=0)
+        oelm.apply(model, study.arms[arm].treatment, seed=0)
+        states.append(model.state_dict())
+    differ = {name for name in states[0] if not torch.equal(states[0][name], states[1][name])}
+    assert differ == {f"model.blocks.{layer}.attention.{role}_proj.weight" for layer in (0, 1) for role in "qk"}
+
+
+def test_finished_cells_are_never_run_again(study, tmp_path):
+    oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
+    watch = Asked()
+    oelm.compare(study, out=tmp_path / "runs", seeds=[0], watch=watch)
+    assert watch.cells == ["oelm-freeze/seed-0"]
+
+
+def test_a_changed_study_is_refused_and_told_what_changed(study, tmp_path):
+    oelm.run_cell(study, arm="oelm-freeze", seed=0, out=tmp_path / "runs")
+    changed = load_study(tmp_path / "tiny.yaml", ["recipe.optimizer.lr=2e-3", "recipe.clip=null"])
+    watch = Asked()
+    with pytest.raises(oelm.StudyError) as caught:
+        oelm.compare(changed, out=tmp_path / "runs", watch=watch)
+    assert "recipe.optimizer.lr: was 0.001, is 0.002" in str(caught.value)
+    assert "recipe.clip: was 1.0, is None" in str(caught.value)
+    assert watch.cells == [], "nothing was started, not even the arm that had no cells yet"
+    harmless = load_study(tmp_path / "tiny.yaml", ["recipe.checkpoint.every=100", "seeds=[0, 1, 2]"])
+    assert oelm.run_cell(harmless, arm="oelm-freeze", seed=0, out=tmp_path / "runs").status == "done"
+
+
+def test_changed_data_are_refused(study, tmp_path):
+    folder = tmp_path / "runs/tiny/baseline/seed-0"
+    oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
+    (folder / "record.json").unlink()
+    tiny_study.write_data(tmp_path / "data", train=239)
+    with pytest.raises(oelm.StudyError, match="the data are not those"):
+        oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
+
+
+def test_a_loss_that_is_no_number_is_diverged_and_the_others_go_on(tmp_path):
+    content = tiny_study.study(tiny_study.write_data(tmp_path / "data"), clip=None)
+    content["arms"]["wild"] = {"init": "keep", "freeze": "none", "changes": {"optimizer.lr": 1e30}}
+    comparison = oelm.compare(study_from_dict(content), out=tmp_path / "runs", seeds=[0])
+    statuses = {cell.arm: record.status for cell, record in comparison.records.items()}
+    assert statuses == {"baseline": "done", "oelm-freeze": "done", "wild": "diverged"}
+    wild = comparison.records[Cell(arm="wild", seed=0)]
+    assert "the loss of step" in wild.error["what"]
+    assert "[changes: optimizer.lr = 1e+30]" in str(comparison)
+    assert "wild seed 0: diverged" in str(comparison)
+    watch = Asked()
+    oelm.compare(study_from_dict(content), out=tmp_path / "runs", seeds=[0], watch=watch)
+    assert watch.cells == [], "divergence is a result"
+
+
+def test_a_frozen_bit_that_moves_is_audit_failed(study, tmp_path, monkeypatch):
+    from oelm.train.loop import Loop
+
+    step = Loop.step
+
+    def meddling(self):
+        step(self)
+        if self.state.step == 6:
+            with torch.no_grad():
+                self.model.model.blocks[1].attention.q_proj.weight[0, 0] += 1e-3
+
+    monkeypatch.setattr(Loop, "step", meddling)
+    comparison = oelm.compare(study, out=tmp_path / "runs", seeds=[0])
+    statuses = {cell.arm: record.status for cell, record in comparison.records.items()}
+    assert statuses == {"baseline": "done", "oelm-freeze": "audit-failed"}
+    record = comparison.records[Cell(arm="oelm-freeze", seed=0)]
+    assert not record.audits[-1]["passed"]
+    assert record.audits[-1]["step"] == 8
+    assert "model.blocks.1.attention.q_proj" in " ".join(record.audits[-1]["findings"])
+
+
+def test_a_cell_that_fails_keeps_its_traceback_and_is_tried_again(study, tmp_path, monkeypatch):
+    from oelm.train.loop import Loop
+
+    step = Loop.step
+
+    def breaking(self):
+        if self.state.step == 10 and self.resolved.arm.name == "baseline":
+            raise RuntimeError("the roof is on fire")
+        step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "step", breaking)
+        comparison = oelm.compare(study, out=tmp_path / "runs", seeds=[0])
+    statuses = {cell.arm: record.status for cell, record in comparison.records.items()}
+    assert statuses == {"baseline": "failed", "oelm-freeze": "done"}
+    error = comparison.records[Cell(arm="baseline", seed=0)].error
+    assert error["what"] == "RuntimeError: the roof is on fire"
+    assert "in breaking" in error["traceback"]
+    again = oelm.compare(study, out=tmp_path / "runs", seeds=[0])
+    assert again.records[Cell(arm="baseline", seed=0)].status == "done"
+    assert len(list((tmp_path / "runs/tiny/baseline/seed-0").glob("failed-*.json"))) == 1
+    whole = oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "whole")
+    assert again.records[Cell(arm="baseline", seed=0)].report == whole.report
+
+
+def test_every_arm_is_tuned_on_the_same_grid_and_seeds_of_its_own(tmp_path):
+    content = tiny_study.study(tiny_study.write_data(tmp_path / "data"), evaluate={"every": 24}, budget={"steps": 12})
+    content["tune"] = {"optimizer.lr": [1e-6, 3e-3], "seeds": [100]}
+    content["seeds"] = [0]
+    study = study_from_dict(content)
+    with pytest.raises(oelm.StudyError, match="not tuned yet"):
+        oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
+    comparison = oelm.compare(study, out=tmp_path / "runs")
+    for arm in ("baseline", "oelm-freeze"):
+        tuned = {}
+        for lr in ("1e-06", "0.003"):
+            record = oelm.read_record(tmp_path / f"runs/tiny/{arm}/tune/optimizer.lr={lr}/seed-100")
+            tuned[float(lr)] = record.evaluations[-1]["accuracy"]
+        best = max(tuned, key=tuned.get)
+        record = comparison.records[Cell(arm=arm, seed=0)]
+        assert record.made_with["recipe"]["optimizer"]["lr"] == best
+        assert f"{arm}: tuned to optimizer.lr = {best}" in str(comparison)
+
+
+def test_the_table_shows_differences_seed_by_seed(study, tmp_path):
+    comparison = oelm.compare(study, out=tmp_path / "runs")
+    data = results.results(comparison)
+    base, other = data["arms"]["baseline"], data["arms"]["oelm-freeze"]
+    assert other["differences"] == {seed: other["final"][seed] - base["final"][seed] for seed in (0, 1)}
+    assert base["differences"] == {}
+    assert other["trainable"] == base["trainable"] - 2 * 2 * 128 * 128
+    shown = str(comparison)
+    for difference in other["differences"].values():
+        assert f"{difference:+.4f}" in shown
+    assert "same other weights and saw the same batches" in shown
+
+
+def test_a_plan_says_what_will_run_and_what_differs(study, tmp_path):
+    oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
+    plan = oelm.plan(study, out=tmp_path / "runs")
+    assert [(str(cell), status) for cell, status in plan.cells] == [
+        ("baseline/seed-0", "done"),
+        ("oelm-freeze/seed-0", "waiting"),
+        ("oelm-freeze/seed-1", "waiting"),
+        ("baseline/seed-1", "waiting"),
+    ]
+    assert set(plan.differences) == {"init", "scale", "freeze"}
+    assert plan.estimate.steps == 24
+    assert plan.estimate.trainable["baseline"] - plan.estimate.trainable["oelm-freeze"] == 2 * 2 * 128 * 128
+    assert plan.estimate.sizes["select"] == 40
+    assert "3 cells to run, 1 done" in str(plan)
+    unmeasured = oelm.plan(study, out=tmp_path / "runs", measure=False)
+    assert unmeasured.estimate is None
+
+
+def test_language_modelling_reports_perplexity_per_token(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("<|endoftext|>".join(words for words, _ in tiny_study.texts(400, seed=3)))
+    content = tiny_study.study(
+        path,
+        model={"name": "oelm-gpt", "preset": "mini-128"},
+        data={
+            "task": "text",
+            "path": str(path),
+            "max_length": 16,
+            "select": 40,
+            "tokenizer": {"train": "bpe", "vocab": 300},
+        },
+    )
+    content["compare"]["primary"] = {"metric": "perplexity", "better": "lower"}
+    record = oelm.run_cell(study_from_dict(content), arm="oelm-freeze", seed=0, out=tmp_path / "runs")
+    metrics = record.report["final"]["splits"]["held_out"]
+    assert math.isclose(metrics["perplexity"], math.exp(metrics["loss"]))
+    rows = parquet.read_table(tmp_path / "runs/tiny/oelm-freeze/seed-0/predictions.parquet").to_pylist()
+    final = [row for row in rows if row["model"] == "final"]
+    per_token = sum(row["loss"] for row in final) / sum(row["tokens"] for row in final)
+    assert math.isclose(metrics["loss"], per_token)
+    assert metrics["perplexity"] < 300, "better than not knowing anything"
+
+
+def test_options_of_the_loop_train_too(tmp_path):
+    """Accumulation, bf16, gradient checkpointing, a tracker."""
+    content = tiny_study.study(
+        tiny_study.write_data(tmp_path / "data"),
+        batch={"size": 4, "accumulate": 2},
+        precision="bf16",
+        gradient_checkpointing=True,
+        budget={"steps": 4},
+        evaluate={"every": 4},
+        trackers=["tensorboard"],
+    )
+    record = oelm.run_cell(study_from_dict(content), arm="oelm-freeze", seed=0, out=tmp_path / "runs")
+    assert record.status == "done", record.error
+    assert list((tmp_path / "runs").rglob("events.out.tfevents*"))

@@ -1,0 +1,189 @@
+"""Store: files appear whole or not at all, one process has a cell, and its folder says where it stands."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oelm.errors import CellError, DiskError, OelmError
+from oelm.records.store import (
+    HOLDER,
+    MAKINGS,
+    RECORD,
+    cell_folders,
+    holding,
+    read_json,
+    status_of,
+    write_json,
+    write_text,
+    writing,
+)
+
+
+@pytest.fixture
+def held(tmp_path):
+    """A cell that another process holds, and that process."""
+    code = """
+        import sys
+        from pathlib import Path
+        from oelm.records.store import holding
+        with holding(Path(sys.argv[1])):
+            print("held", flush=True)
+            sys.stdin.read()
+    """
+    cell = tmp_path / "cell"
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), str(cell)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "held\n"
+        yield cell, process
+        process.kill()
+
+
+def take(cell):
+    with holding(cell):
+        pass
+
+
+def test_the_second_is_told_who_holds_the_cell(held):
+    cell, process = held
+    with pytest.raises(CellError, match=rf"(?s)another process is working on {cell}.*process {process.pid} on "):
+        take(cell)
+    assert status_of(cell) == "waiting", "it has not begun"
+    write_json(cell / MAKINGS, {})
+    assert status_of(cell) == "running"
+    process.kill()
+    process.wait()
+    assert status_of(cell) == "stopped"
+    assert (cell / HOLDER).exists(), "it had no time to clean up"
+    with holding(cell):
+        assert read_json(cell / HOLDER)["pid"] == os.getpid()
+    assert not (cell / HOLDER).exists()
+
+
+def test_a_cell_is_let_go_when_something_goes_wrong(tmp_path):
+    def fails():
+        with holding(tmp_path):
+            raise KeyError
+
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            fails()
+
+
+def test_statuses(tmp_path):
+    cell = tmp_path / "cell"
+    assert status_of(cell) == "waiting"
+    cell.mkdir()
+    assert status_of(cell) == "waiting"
+    write_json(cell / MAKINGS, {})
+    assert status_of(cell) == "stopped"
+    for status in ("done", "failed", "diverged", "audit-failed", "stopped"):
+        write_json(cell / RECORD, {"status": status})
+        assert status_of(cell) == status
+    write_json(cell / RECORD, {"status": "perfect"})
+    with pytest.raises(CellError, match=r"(?s)record.json is damaged.*'perfect'"):
+        status_of(cell)
+
+
+def test_cells_below_a_folder(tmp_path):
+    for name in ("b/seed-0", "a/seed-1", "a/tune/x=1/seed-9"):
+        (tmp_path / name).mkdir(parents=True)
+        write_json(tmp_path / name / MAKINGS, {})
+    assert cell_folders(tmp_path) == [tmp_path / name for name in ("a/seed-1", "a/tune/x=1/seed-9", "b/seed-0")]
+    assert cell_folders(tmp_path / "a" / "seed-1") == [tmp_path / "a" / "seed-1"]
+
+
+def write_for_ever(path):
+    number = 0
+    while True:
+        number += 1
+        write_json(path, {"number": number, "text": "x" * 100_000, "again": number})
+
+
+def test_a_reader_never_sees_a_part(tmp_path):
+    path = tmp_path / "data.json"
+    write_json(path, {"number": 0, "text": "", "again": 0})
+    writer = multiprocessing.get_context("spawn").Process(target=write_for_ever, args=(path,))
+    writer.start()
+    seen = set()
+    while len(seen) < 30:
+        data = read_json(path)
+        assert data["number"] == data["again"]
+        seen.add(data["number"])
+    writer.kill()
+    writer.join()
+    assert read_json(path)["number"] >= max(seen)
+
+
+def test_what_cannot_be_written_leaves_what_was_there(tmp_path):
+    write_json(tmp_path / "a.json", {"old": 1})
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"new": object()})
+    assert read_json(tmp_path / "a.json") == {"old": 1}
+    with pytest.raises(UnicodeEncodeError):
+        write_text(tmp_path / "a.json", "\ud800")
+    assert read_json(tmp_path / "a.json") == {"old": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"], "nothing half-written is left"
+
+
+def test_a_file_has_the_usual_permissions(tmp_path):
+    write_json(tmp_path / "a.json", {})
+    (tmp_path / "usual").touch()
+    assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == stat.S_IMODE((tmp_path / "usual").stat().st_mode)
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match="is in the way: a file, not a folder"):
+        take(tmp_path / "file" / "cell")
+    with pytest.raises(DiskError, match="is in the way: a file, not a folder"):
+        take(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_no_permission(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(DiskError, match=r"(?s)no permission to write to.*--out FOLDER"):
+        take(tmp_path / "cell")
+
+
+def test_a_full_disk():
+    if not os.access("/dev/full", os.W_OK):
+        pytest.skip("there is no /dev/full")
+    with pytest.raises(DiskError, match=r"(?s)the disk is full at some.*give the same command"), writing(Path("some")):
+        Path("/dev/full").write_text("x")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["status", "pid"]) | st.text(), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=40) | JSON.map(lambda data: json.dumps(data).encode()) | st.just(b"[" * 100_000))
+def test_any_bytes_as_any_file(tmp_path, content):
+    for name in (RECORD, MAKINGS, HOLDER):
+        (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / MAKINGS).write_bytes(content)
+    assert status_of(tmp_path) == "stopped"
+    for look in (lambda: read_json(tmp_path / MAKINGS), lambda: status_of(tmp_path)):
+        with contextlib.suppress(OelmError):
+            assert isinstance(look(), dict | str)
+        (tmp_path / RECORD).write_bytes(content)

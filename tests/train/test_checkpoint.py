@@ -1,0 +1,181 @@
+"""Checkpoint: what is read is what was written, and a damaged one falls back to the one before."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from oelm.train.checkpoint import (
+    latest_checkpoint,
+    load_optimizer_,
+    load_weights_,
+    newest_step,
+    optimizer_tensors,
+    save_checkpoint,
+    weights_of,
+)
+
+
+def save(folder, step, **more):
+    tensors = {"model": {"w": torch.full((3,), float(step))}, "chosen": {"w": torch.zeros(2)}}
+    save_checkpoint(folder, step=step, state={"at": step}, tensors=tensors, **more)
+
+
+def latest(folder):
+    """(checkpoint, what was told)."""
+    told = []
+    return latest_checkpoint(folder, told=told.append), told
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        return self.head(self.norm(self.embed(tokens)))
+
+
+def trained(seed, steps, state=None):
+    torch.manual_seed(seed)
+    model = Tied()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    if state is not None:
+        load_weights_(model, state.tensors["model"])
+        load_optimizer_(model, optimizer, state.tensors["optimizer"])
+    for step in steps:
+        tokens = torch.tensor([step % 5, 1, 2])
+        nn.functional.cross_entropy(model(tokens), tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer
+
+
+def test_a_training_goes_on_with_the_same_bits(tmp_path):
+    model, optimizer = trained(0, range(4))
+    tensors = {"model": weights_of(model), "optimizer": optimizer_tensors(model, optimizer)}
+    save_checkpoint(tmp_path, step=4, state={"seen": [1.5, None, "é"]}, tensors=tensors)
+    found, told = latest(tmp_path)
+    assert (found.step, found.state, told) == (4, {"seen": [1.5, None, "é"]}, [])
+    resumed, _ = trained(9, range(4, 8), found)
+    whole, _ = trained(0, range(8))
+    for name, value in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], value), name
+
+
+def test_tied_weights_are_kept_once_and_stay_tied():
+    model = Tied()
+    weights = weights_of(model)
+    assert "embed.weight" in weights
+    assert "head.weight" not in weights
+    other = Tied()
+    load_weights_(other, weights)
+    assert torch.equal(other.head.weight, model.embed.weight)
+    assert other.head.weight is other.embed.weight
+    weights["embed.weight"] += 1
+    assert not torch.equal(weights["embed.weight"], model.embed.weight), "a copy"
+
+
+@pytest.mark.parametrize("change", [{"embed.weight": None}, {"more": torch.zeros(1)}])
+def test_weights_of_another_model_are_refused(change):
+    weights = {name: value for name, value in (weights_of(Tied()) | change).items() if value is not None}
+    with pytest.raises(ValueError, match="weights of another model"):
+        load_weights_(Tied(), weights)
+
+
+def test_the_last_two_are_kept(tmp_path):
+    for step in (5, 10, 9_999_999, 10_000_000):
+        save(tmp_path, step)
+        assert newest_step(tmp_path) == step
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10000000", "step-9999999"]
+    assert latest(tmp_path)[0].step == 10_000_000
+
+
+def test_none_yet(tmp_path):
+    assert latest(tmp_path / "none") == (None, [])
+    assert newest_step(tmp_path / "none") == 0
+
+
+def test_what_has_not_changed_is_linked(tmp_path):
+    save(tmp_path, 1)
+    save(tmp_path, 2, same={"chosen"})
+    first, second = (tmp_path / f"step-000000{n}" for n in (1, 2))
+    assert first.joinpath("chosen.safetensors").samefile(second / "chosen.safetensors")
+    assert not first.joinpath("model.safetensors").samefile(second / "model.safetensors")
+    save(tmp_path, 3, same={"chosen"})
+    assert latest(tmp_path)[0].tensors["chosen"]["w"].tolist() == [0, 0], "though the first is gone"
+
+
+def test_a_damaged_file_is_not_passed_on(tmp_path):
+    save(tmp_path, 1)
+    (tmp_path / "step-0000001" / "chosen.safetensors").write_bytes(b"not it")
+    save(tmp_path, 2, same={"chosen"})
+    found, told = latest(tmp_path)
+    assert (found.step, found.tensors["chosen"]["w"].tolist(), told) == (2, [0, 0], [])
+
+
+def test_a_step_is_written_again(tmp_path):
+    save(tmp_path, 1)
+    save(tmp_path, 1, same={"chosen"})
+    assert [path.name for path in tmp_path.iterdir()] == ["step-0000001"]
+    assert latest(tmp_path)[1] == []
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "chosen.safetensors", "state.json"])
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "gone"])
+def test_a_damaged_one_falls_back_and_tells(tmp_path, name, damage):
+    save(tmp_path, 1)
+    save(tmp_path, 2)
+    file = tmp_path / "step-0000002" / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes({"truncated": content[:-3], "flipped": content, "empty": b""}[damage])
+    found, told = latest(tmp_path)
+    assert (found.step, found.tensors["model"]["w"].tolist()) == (1, [1, 1, 1])
+    assert len(told) == 1
+    assert "step-0000002 is damaged" in told[0]
+    assert newest_step(tmp_path) == 1
+    assert (tmp_path / "damaged-step-0000002").is_dir(), "put aside, not deleted"
+
+
+def test_all_damaged_is_none(tmp_path):
+    for step in (1, 2):
+        save(tmp_path, step)
+        (tmp_path / f"step-000000{step}" / "model.safetensors").write_bytes(b"")
+    found, told = latest(tmp_path)
+    assert found is None
+    assert len(told) == 2
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.binary(max_size=30)
+    | st.recursive(
+        st.none() | st.integers() | st.text(max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["content", "state_sha256"]), inner)
+        ),
+    ).map(lambda data: json.dumps(data).encode())
+)
+def test_any_state_file_is_damaged(tmp_path, content):
+    save(tmp_path, 1)
+    (tmp_path / "step-0000001" / "state.json").write_bytes(content)
+    assert latest(tmp_path)[0] is None
+
+
+def test_a_partial_one_is_not_seen(tmp_path):
+    save(tmp_path, 1)
+    (tmp_path / "step-0000001").rename(tmp_path / ".step-0000001.partial")
+    assert latest(tmp_path) == (None, [])
+    with pytest.raises(TypeError):
+        save_checkpoint(tmp_path, step=1, state={"no": object()}, tensors={})
+    assert list(tmp_path.iterdir()) == []
