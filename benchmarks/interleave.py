@@ -47,7 +47,12 @@ def interleave(
         after_a()
         if not pair % 2:
             times_b.append(_seconds(b))
-    times_a, times_b = times_a[warmup:], times_b[warmup:]
+    return ratio_of(times_a[warmup:], times_b[warmup:])
+
+
+def ratio_of(times_a: list[float], times_b: list[float]) -> Ratio:
+    """The ratio of turns that were timed in pairs."""
+    pairs = len(times_a)
     ratios = [x / y for x, y in zip(times_a, times_b, strict=True)]
     draw = random.Random(0)
     medians = sorted(statistics.median(draw.choices(ratios, k=pairs)) for _ in range(2000))

@@ -119,12 +119,14 @@ def test_a_reader_never_sees_a_part(tmp_path):
     writer = multiprocessing.get_context("spawn").Process(target=write_for_ever, args=(path,))
     writer.start()
     seen = set()
-    while len(seen) < 30:
-        data = read_json(path)
-        assert data["number"] == data["again"]
-        seen.add(data["number"])
-    writer.kill()
-    writer.join()
+    try:
+        while len(seen) < 30:
+            data = read_json(path)
+            assert data["number"] == data["again"]
+            seen.add(data["number"])
+    finally:
+        writer.kill()
+        writer.join()
     assert read_json(path)["number"] >= max(seen)
 
 

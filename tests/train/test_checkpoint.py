@@ -134,7 +134,7 @@ def test_a_damaged_one_falls_back_and_tells(tmp_path, name, damage):
     save(tmp_path, 2)
     file = tmp_path / "step-0000002" / name
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
+    content[len(content) // 2 if name == "state.json" else -1] ^= 1  # the last byte is of a number
     if damage == "gone":
         file.unlink()
     else:
