@@ -8,7 +8,7 @@ for the time to the first step.
 
 - "padded to 128" is how the project before this one trained: fp32, every batch padded to 128 tokens.
 - "Trainer" is transformers.Trainer with its own optimiser and dynamic padding, at the same precision.
-- The overhead is what our loop takes beyond forward, backward and optimiser on the same batches.
+- The overhead is what our loop takes beyond forward, backward, clipping and optimiser.
 """
 
 import argparse
@@ -31,7 +31,6 @@ from oelm.study.load import load_study
 from oelm.study.plan import Cell, resolve
 from oelm.study.recipe import Recipe
 from oelm.train.cell import assembled
-from oelm.train.evaluate import losses
 from oelm.train.loop import Loop
 from oelm.train.signals import Stop
 from oelm.train.watch import Watch
@@ -169,31 +168,34 @@ def _trainer(loop: Loop, recipe: Recipe, steps: int, folder: Path) -> Callable[[
 
 
 def _overhead(loop: Loop, steps: int) -> None:
-    """The same loop with a clock around forward, backward and optimiser alone: what is left is ours."""
-    began, inside = time.perf_counter(), 0.0
-    backward, runner, stepper = loop.accelerator.backward, losses, loop.stepper.step
+    """The same loop with clocks around its parts: what none of them has is ours."""
+    import oelm.train.loop as module
 
-    def timed(work: Callable[..., object]) -> Callable[..., object]:
+    places = ((loop.accelerator, "backward"), (module, "losses"), (loop.stepper, "step"), (loop, "_clip"))
+    seconds = dict.fromkeys((name for _, name in places), 0.0)
+
+    def timed(name: str, work: Callable[..., object]) -> Callable[..., object]:
         def run(*words: object, **named: object) -> object:
-            nonlocal inside
             start = time.perf_counter()
             try:
                 return work(*words, **named)
             finally:
-                inside += time.perf_counter() - start
+                seconds[name] += time.perf_counter() - start
 
         return run
 
-    import oelm.train.loop as module
-
-    loop.accelerator.backward, module.losses, loop.stepper.step = timed(backward), timed(runner), timed(stepper)
+    before = [getattr(place, name) for place, name in places]
+    for (place, name), work in zip(places, before, strict=True):
+        setattr(place, name, timed(name, work))
+    began = time.perf_counter()
     for _ in range(steps):
         loop.step()
     total = time.perf_counter() - began
-    loop.accelerator.backward, module.losses, loop.stepper.step = backward, runner, stepper
+    for (place, name), work in zip(places, before, strict=True):
+        setattr(place, name, work)
     print(
-        f"overhead of the loop: {100 * (total - inside) / total:.2f} % of a step over {steps} steps "
-        "(batches, clipping, learning rate, log)"
+        f"overhead of the loop: {100 * (total - sum(seconds.values())) / total:.2f} % of a step over {steps} steps, "
+        f"beyond forward, backward, clipping ({100 * seconds['_clip'] / total:.2f} %) and optimiser"
     )
 
 
@@ -214,7 +216,16 @@ def _first_step(study: str, overrides: list[str]) -> None:
                 [sys.executable, "-c", code, folder], capture_output=True, text=True, check=True, env=os.environ
             )
             times.append(float(done.stdout.split()[0]) - began)
-    print(f"from the start of a process to the end of its first step, tokens cached: {min(times):.1f} s (best of 3)")
+    imports = "import torch; from transformers import AutoTokenizer, BertForSequenceClassification"
+    floor = []
+    for _ in range(3):
+        began = time.time()
+        subprocess.run([sys.executable, "-c", imports], check=True, env=os.environ)
+        floor.append(time.time() - began)
+    print(
+        f"from the start of a process to the end of its first step, tokens cached: {min(times):.1f} s (best of 3); "
+        f"importing torch and transformers alone: {min(floor):.1f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import oelm
 
 SOURCE = Path(oelm.__file__).parent
 # Each may import from those before it, and from itself.
-ORDER = "version errors seeds table treatment data study records heads models train launch cli".split()
+ORDER = ["version", "errors", "seeds", "table", "treatment", "data", "study", "records"]
+ORDER += ["heads", "models", "train", "launch", "cli"]
 # The method saves and loads models, and audits what is saved.
 EXCEPTIONS = {("heads/save.py", "models"), ("heads/folder.py", "models")}
 

@@ -9,6 +9,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tiny_study
 from oelm.errors import OelmError, StudyError
 from oelm.study.load import load_study, study_from_dict, with_changes
 from oelm.study.study import Study
@@ -189,7 +190,7 @@ def test_set(load):
         "tune.batch.size=[4, 32]",
         "arms.v1.5.changes.optimizer.lr=1e-3",
         "arms.v1.5.freeze=k",
-        "arms.other.changes.optimizer.lr=1e-2",
+        "arms.other={changes: {optimizer.lr: 1e-2}}",
         "arms.baseline={init: keep, freeze: q}",
         "notes=[quick]",
     )
@@ -352,3 +353,33 @@ def test_a_good_study_with_some_values_changed(load, mutations):
 )
 def test_any_set(load, path, value):
     is_study_or_refused(load, {}, f"{path}={value}")
+
+
+def test_corners_of_a_grid_are_checked_before_anything_starts(tmp_path):
+    path = tiny_study.make(tmp_path)
+    grid = "tune={schedule.name: [linear, constant], schedule.floor: [0.0, 0.1], seeds: [100]}"
+    with pytest.raises(StudyError, match="a constant schedule has no floor"):
+        load_study(path, [grid])
+
+
+def test_set_does_not_make_a_new_arm_of_a_typing_error(tmp_path):
+    path = tiny_study.make(tmp_path)
+    with pytest.raises(StudyError, match="there is no arm 'baselin'; did you mean 'baseline'"):
+        load_study(path, ["arms.baselin.freeze=q"])
+    assert "new" in load_study(path, ["arms.new={init: keep, freeze: q}"]).arms
+
+
+def test_two_budgets_in_the_changes_of_an_arm_are_refused(tmp_path):
+    path = tiny_study.make(tmp_path)
+    with pytest.raises(StudyError, match="are one choice"):
+        load_study(path, ["arms.baseline.changes={budget.steps: 10, budget.tokens: 10}"])
+
+
+def test_presets_are_those_of_the_model():
+    from typing import get_args, get_type_hints
+
+    from oelm.models.gpt import PRESETS
+    from oelm.study.recipe import Model
+
+    literal = next(choice for choice in get_args(get_type_hints(Model)["preset"]) if get_args(choice))
+    assert set(get_args(literal)) == set(PRESETS)

@@ -78,10 +78,10 @@ def test_every_rate_is_positive_and_at_most_the_peak(name, total, warmup, floor,
     floor = 0.0 if name == "constant" else floor
     curve = rates(total, Schedule(name=name, warmup=warmup, floor=floor), peak)
     assert all(0 < rate <= peak * (1 + 1e-12) for rate in curve)
-    steps = warmup if warmup >= 1 else warmup * total
+    steps = round(warmup if warmup >= 1 else warmup * total)
     if steps <= total - 1:
-        near = 1 / max(1, total - steps)  # a step after the end of the warm-up, at most, the decay has begun
-        assert max(curve) >= peak * (1 - near) * (1 - 1e-12)
+        near = 1 / max(1, total - steps)
+        assert max(curve) == curve[steps] == pytest.approx(peak), "the peak is reached"
         if name != "constant":
             assert floor * peak * (1 - 1e-12) <= curve[-1]
     if name == "linear" and steps <= total - 1:

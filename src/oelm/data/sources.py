@@ -37,8 +37,8 @@ class Source:
     local: bool
 
     def fingerprint(self) -> dict[str, list[str]]:
-        """SHA-256 of every file, by split."""
-        return {split: [file_hash(path) for path in paths] for split, paths in self.files.items()}
+        """SHA-256 of every file, by split, and its ending: it decides how the file is read."""
+        return {split: [file_hash(path) + path.suffix.lower() for path in paths] for split, paths in self.files.items()}
 
 
 def find_source(task: Task, path: str | Mapping[str, str] | None) -> Source:
@@ -95,6 +95,12 @@ def _by_split(task: Task, folder: Path) -> dict[str, list[Path]]:
     for split in splits_of(task):
         for alias in _ALIASES.get(split, (split,)):
             named = [file for file in files if _is_of(file, alias)]
+            if len({file.suffix.lower() for file in named}) > 1:
+                raise DataError(
+                    f"the split '{split}' is there in more than one form",
+                    where=", ".join(str(file) for file in named[:4]),
+                    hint=f"path: {{{split}: {named[0]}, ...}}",
+                )
             if named:
                 found[split] = named
                 break

@@ -50,7 +50,7 @@ def holding(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / _LOCK)
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=1)  # whoever only looks at its status lets go of it at once
         except Timeout:
             raise CellError(f"another process is working on {folder}", why=_who(folder)) from None
     try:

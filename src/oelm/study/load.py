@@ -4,6 +4,7 @@ Pydantic is used here and nowhere else: beyond this border everything is a plain
 """
 
 import difflib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -102,7 +103,7 @@ def _checked(raw: dict[str, Any], problems: _Problems, *, where: str) -> Study:
         _check_compare(compare, arms, recipe, problems)
     notes = raw.get("notes") or []
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        problems.add("notes", f"must be a list of texts, got {notes!r}")
+        problems.add("notes", f"must be a list of texts (in quotation marks, if there is a colon), got {notes!r}")
     if problems:
         raise _error(problems, where)
     assert recipe is not None
@@ -203,9 +204,12 @@ def _check_changes(
     data = asdict(recipe)
     for path, value in changes.items():
         if isinstance(value, dict | list):
-            found.add(places[path], "must be a single value; give the paths of its parts one by one")
+            found.add(places.get(path, at), "must be a single value; give the paths of its parts one by one")
         else:
-            _set(data, path, value, found, at=places[path])
+            _set(data, path, value, found, at=places.get(path, at))
+    budgets = [path for path in changes if path.removeprefix("budget.") in CHOICES_OF_BUDGET]
+    if len(budgets) > 1:
+        found.add(at, f"{' and '.join(budgets)} are one choice")
     if not found:
         changed = _validated(_recipe, data, "recipe", found)
         if changed is not None:
@@ -244,7 +248,21 @@ def _tune(
         for arm in arms.values():
             if path in arm.changes:
                 problems.add(f"arms.{arm.name}.changes.{path}", "is tuned as well; an arm has one or the other")
+    if recipe is not None and not problems:
+        _check_corners(recipe, grid, arms, problems)
     return Tune(grid={path: tuple(v) if isinstance(v, list) else (v,) for path, v in grid.items()}, seeds=own)
+
+
+def _check_corners(
+    recipe: Recipe, grid: Mapping[str, Sequence[Value]], arms: Mapping[str, Arm], problems: _Problems
+) -> None:
+    """Settings that make sense by themselves may make none together, or with the changes of an arm."""
+    for values in itertools.product(*grid.values()):
+        point = dict(zip(grid, values, strict=True))
+        for arm in arms.values():
+            _check_changes(recipe, {**arm.changes, **point}, {}, f"tune, at {point}, arm '{arm.name}'", problems)
+            if problems:
+                return
 
 
 def _seeds(raw: Any, at: str, problems: _Problems) -> tuple[int, ...]:
@@ -279,6 +297,11 @@ def _override(raw: dict[str, Any], text: str, problems: _Problems) -> None:
         problems.add(f"--set {text}", "must be of the form recipe.budget.steps=100")
         return
     parsed = yaml.parse(value, where=f"--set {text}")
+    arms = raw.get("arms")
+    keys = _split(raw, path.strip())
+    if keys[0] == "arms" and len(keys) > 2 and isinstance(arms, dict) and keys[1] not in arms:
+        problems.add(f"--set {path.strip()}", f"there is no arm '{keys[1]}'{_meant(keys[1], map(str, arms))}")
+        return
     _set(raw, path.strip(), parsed, problems, at=f"--set {path.strip()}")
 
 

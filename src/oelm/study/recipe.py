@@ -22,8 +22,8 @@ class Model:
     """`oelm-gpt`, a packaged model (`minilm-l6`), a folder, or a hub name."""
     revision: str | None = None
     """Commit, tag or branch of a hub name."""
-    preset: str | None = None
-    """Sizes of `oelm-gpt`: mini-128, mini-256, medium-512."""
+    preset: Literal["mini-128", "mini-256", "medium-512"] | None = None
+    """Sizes of `oelm-gpt`."""
     causal: bool = True
     """Of `oelm-gpt`: whether a token sees only those before it."""
     pooling: Literal["last", "mean"] = "last"

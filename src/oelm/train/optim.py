@@ -28,7 +28,7 @@ def _can_fuse(parameters: Iterable[nn.Parameter]) -> bool:
 
 def lr_at(step: int, *, total: int, peak: float, schedule: Schedule) -> float:
     """The learning rate of step `step` (from 0) of `total`: a pure function, so there is no state to lose."""
-    warmup = schedule.warmup if schedule.warmup >= 1 else schedule.warmup * total
+    warmup = round(schedule.warmup if schedule.warmup >= 1 else schedule.warmup * total)
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
     if schedule.name == "constant":
