@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 
 import pyarrow.parquet as parquet
 import pytest
@@ -304,3 +306,40 @@ def test_options_of_the_loop_train_too(tmp_path):
     record = oelm.run_cell(study_from_dict(content), arm="oelm-freeze", seed=0, out=tmp_path / "runs")
     assert record.status == "done", record.error
     assert list((tmp_path / "runs").rglob("events.out.tfevents*"))
+
+
+class Interrupts(Watch):
+    """Sends a signal to this process when a method is called for the first time."""
+
+    def __init__(self, method):
+        self.sent = False
+
+        def send(*words, **named):
+            if not self.sent:
+                self.sent = True
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        setattr(self, method, send)
+
+
+def test_a_signal_while_the_cell_is_prepared_stops_at_once(study, tmp_path):
+    with pytest.raises(oelm.Stopped, match="stopped at once"):
+        oelm.compare(study, out=tmp_path / "runs", watch=Interrupts("prepares"))
+    assert oelm.compare(study, out=tmp_path / "runs", seeds=[0]).records
+
+
+def test_a_signal_at_the_end_of_a_cell_stops_before_the_next(study, tmp_path, monkeypatch):
+    from oelm.train import cell
+
+    written = cell.write_record
+
+    def interrupted(folder, record):
+        os.kill(os.getpid(), signal.SIGTERM)
+        written(folder, record)
+
+    monkeypatch.setattr(cell, "write_record", interrupted)
+    with pytest.raises(oelm.Stopped, match="stopped after baseline/seed-0") as caught:
+        oelm.compare(study, out=tmp_path / "runs")
+    assert caught.value.signal == signal.SIGTERM
+    statuses = [status for _, status in oelm.plan(study, out=tmp_path / "runs", measure=False).cells]
+    assert statuses == ["done", "waiting", "waiting", "waiting"]

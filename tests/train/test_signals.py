@@ -14,6 +14,7 @@ def test_a_request_is_kept_and_the_handlers_come_back(number):
     before = signal.getsignal(number)
     with listening() as stop:
         assert stop.signal is None
+        stop.at_once = False
         os.kill(os.getpid(), number)
         assert stop.signal == number
     assert signal.getsignal(number) is before
@@ -21,11 +22,19 @@ def test_a_request_is_kept_and_the_handlers_come_back(number):
 
 def test_the_second_ctrl_c_means_now():
     with listening() as stop:
+        stop.at_once = False
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signal == signal.SIGTERM
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_before_training_any_of_them_means_now():
+    with listening() as stop:
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.signal == signal.SIGTERM
 
 
 def test_outside_the_main_thread_nothing_is_changed():

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import json
 import shutil
+import signal
 import time
 import traceback
 from pathlib import Path
@@ -15,7 +16,7 @@ from oelm.data.sources import find_source
 from oelm.data.tasks import task_named
 from oelm.data.tokenizer import load_tokenizer, train_tokenizer
 from oelm.data.tokens import Prepared, prepare
-from oelm.errors import AuditFailed, CellError, OelmError, StudyError
+from oelm.errors import AuditFailed, CellError, OelmError, Stopped, StudyError
 from oelm.records.provenance import forget_peak_memory, peak_memory, provenance
 from oelm.records.record import Record, read_record, write_record
 from oelm.records.store import (
@@ -87,6 +88,7 @@ def _run(resolved: Resolved, folder: Path, watch: Watch) -> Record:
         try:
             loop = assembled(resolved, folder, watch, stop)
             watch.begins(resolved.cell, step=loop.state.step, total=loop.total)
+            stop.at_once = False
             loop.run()
             report = _report(loop)
         except Diverged as happened:
@@ -95,6 +97,10 @@ def _run(resolved: Resolved, folder: Path, watch: Watch) -> Record:
             status, error = "audit-failed", {"what": str(happened), "traceback": traceback.format_exc()}
         except OelmError:
             raise
+        except KeyboardInterrupt:
+            number = stop.signal or signal.SIGINT
+            what = f"stopped at once; {resolved.cell} is as its last checkpoint left it"
+            raise Stopped(what, signal=number) from None
         except Exception as happened:
             what = f"{type(happened).__name__}: {happened}"
             status, error = "failed", {"what": what, "traceback": traceback.format_exc()}
@@ -106,6 +112,8 @@ def _run(resolved: Resolved, folder: Path, watch: Watch) -> Record:
         loop.accelerator.end_training()
     _tidy(folder, record)
     watch.ends(resolved.cell, status=status)
+    if stop.signal is not None:  # it came too late for this cell, and in time for the next
+        raise Stopped(f"stopped after {resolved.cell}", signal=stop.signal)
     return record
 
 

@@ -13,11 +13,14 @@ class Stop:
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.at_once = True
+        """Before training there is nothing to lose, and nobody who would look."""
 
     def ask(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None and number == signal.SIGINT:  # the second Ctrl-C means now
-            raise KeyboardInterrupt
+        again = self.signal is not None and number == signal.SIGINT  # the second Ctrl-C means now
         self.signal = number
+        if self.at_once or again:
+            raise KeyboardInterrupt
 
 
 @contextmanager
