@@ -99,4 +99,4 @@ def test_a_download_that_was_cut_short_is_not_taken_for_whole(glue, rows_of, tmp
 def test_a_split_that_the_hub_does_not_have(glue, rows_of):
     (glue / "sst2" / "validation-00000-of-00001.parquet").unlink()
     with loopback_hub({"datasets/nyu-mll/glue": glue}) as (address, _):
-        assert "nyu-mll/glue has no files for the split 'validation'" in rows_of(SST2, HF_ENDPOINT=address)
+        assert "nyu-mll/glue has not all files of the split 'validation'" in rows_of(SST2, HF_ENDPOINT=address)

@@ -217,3 +217,18 @@ def test_documents_that_cannot_be_read(tmp_path, ending):
     file.write_bytes(b"\xff\xfe\0")
     with pytest.raises(DataError, match=f"train{ending}"):
         list(read_documents(find_source(TEXT, str(file)), "train"))
+
+
+def test_a_part_of_a_dataset_is_not_taken_for_the_whole(tmp_path):
+    for number in (0, 2):
+        (tmp_path / f"train-{number:05d}-of-00003.csv").write_text("text,label\na,0\nb,1\n")
+    (tmp_path / "validation.csv").write_text("text,label\na,0\n")
+    with pytest.raises(DataError, match="not all parts"):
+        find_source(task_named("sst2"), str(tmp_path))
+
+
+def test_a_split_in_two_forms_is_refused(tmp_path):
+    for ending in ("csv", "tsv"):
+        (tmp_path / f"train.{ending}").write_text("text,label\na,0\nb,1\n")
+    with pytest.raises(DataError, match="more than one form"):
+        find_source(task_named("sst2"), str(tmp_path))

@@ -44,7 +44,9 @@ def prepared(task, path, **options):
 def write(folder, **splits):
     folder.mkdir(exist_ok=True)
     for split, columns in splits.items():
-        parquet.write_table(pa.table(columns), folder / f"{split}.parquet")
+        # No two splits may be the same file, so each says its name.
+        named = {**columns, "split": [split] * len(next(iter(columns.values())))}
+        parquet.write_table(pa.table(named), folder / f"{split}.parquet")
     return folder
 
 
@@ -450,3 +452,11 @@ def test_real_data_beside_the_repository(name):
         pytest.skip(f"there is no {name} beside the repository")
     task = {"sst2": SST2, "wikitext2": WIKI, "tinystories_slice": STORIES}[name]
     assert set(find_source(task, str(folder)).files) >= {"train", task.report[0]}
+
+
+def test_one_file_cannot_be_trained_and_reported_on(tmp_path):
+    file = tmp_path / "all.csv"
+    file.write_text("text,label\n" + "".join(f"word {i},{i % 2}\n" for i in range(100)))
+    source = find_source(task_named("sst2"), {"train": str(file), "validation": str(file)})
+    with pytest.raises(DataError, match="are the same file"):
+        prepare(source, tokenizer=lambda texts, made_from: None, max_length=8, select=10)

@@ -343,3 +343,89 @@ def test_a_signal_at_the_end_of_a_cell_stops_before_the_next(study, tmp_path, mo
     assert caught.value.signal == signal.SIGTERM
     statuses = [status for _, status in oelm.plan(study, out=tmp_path / "runs", measure=False).cells]
     assert statuses == ["done", "waiting", "waiting", "waiting"]
+
+
+def test_a_stop_early_in_the_warm_up_is_no_failed_audit(tmp_path):
+    """A first step of 5e-12 is below the rounding of most weights: nothing has moved, and nothing is wrong."""
+    content = tiny_study.study(
+        tiny_study.write_data(tmp_path / "data"),
+        optimizer={"lr": 1e-6},
+        schedule={"name": "linear", "warmup": 200_000},
+        budget={"steps": 200_001},
+        checkpoint={"every": 2},
+    )
+    study = study_from_dict(content)
+
+    class StopsAfterTwo(Watch):
+        def evaluated(self, step, metrics):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(oelm.Stopped, match="the checkpoint is written"):
+        oelm.run_cell(study, arm="oelm-freeze", seed=0, out=tmp_path / "runs", watch=StopsAfterTwo())
+    assert status_of(tmp_path / "runs/tiny/oelm-freeze/seed-0") == "stopped"
+
+
+def test_cells_of_one_study_are_refused_other_data(study, tmp_path):
+    oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
+    elsewhere = tiny_study.write_data(tmp_path / "elsewhere", train=239)
+    moved = load_study(tmp_path / "tiny.yaml", [f"recipe.data.path={elsewhere}"])
+    with pytest.raises(oelm.StudyError, match="the data are not those"):
+        oelm.compare(moved, out=tmp_path / "runs", seeds=[0])
+    copied = tiny_study.write_data(tmp_path / "copied")
+    same = load_study(tmp_path / "tiny.yaml", [f"recipe.data.path={copied}"])
+    assert oelm.run_cell(same, arm="oelm-freeze", seed=0, out=tmp_path / "runs").status == "done"
+
+
+def test_an_arm_that_does_not_fit_the_model_is_refused_before_any_cell(tmp_path):
+    content = tiny_study.study(tiny_study.write_data(tmp_path / "data"))
+    content["arms"]["deep"] = {"init": "orthogonal", "freeze": "qk", "layers": "0-5"}
+    watch = Asked()
+    with pytest.raises(oelm.StudyError, match="arm 'deep' does not fit the model"):
+        oelm.compare(study_from_dict(content), out=tmp_path / "runs", watch=watch)
+    assert watch.cells == []
+
+
+def test_an_arm_whose_tuning_fails_is_left_out_and_the_others_go_on(tmp_path, monkeypatch):
+    from oelm.train.loop import Loop
+
+    step = Loop.step
+
+    def breaking(self):
+        if self.resolved.arm.name == "oelm-freeze":
+            raise RuntimeError("no luck")
+        step(self)
+
+    monkeypatch.setattr(Loop, "step", breaking)
+    content = tiny_study.study(tiny_study.write_data(tmp_path / "data"), budget={"steps": 4}, evaluate={"every": 4})
+    content |= {"tune": {"optimizer.lr": [1e-3, 3e-3], "seeds": [100]}, "seeds": [0]}
+    comparison = oelm.compare(study_from_dict(content), out=tmp_path / "runs")
+    assert [cell.arm for cell in comparison.records] == ["baseline"]
+    assert "oelm-freeze: left out, because its tuning cell" in str(comparison)
+    assert "no luck" in str(comparison)
+
+
+def test_weights_that_are_no_numbers_at_the_last_step_are_diverged(study, tmp_path, monkeypatch):
+    from oelm.train.loop import Loop
+
+    step = Loop.step
+
+    def spoiling(self):
+        step(self)
+        if self.state.step == self.total:
+            with torch.no_grad():
+                self.model.classifier.weight.fill_(math.nan)
+
+    monkeypatch.setattr(Loop, "step", spoiling)
+    assert oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs").status == "diverged"
+
+
+def test_a_damaged_log_of_steps_is_repaired(study, tmp_path):
+    folder = tmp_path / "runs/tiny/baseline/seed-0"
+    whole = oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "whole")
+    with pytest.raises(oelm.Stopped):
+        oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs", watch=Interrupts("stepped"))
+    with (folder / "steps.jsonl").open("a") as file:
+        file.write('{"step": 9, "lo\0\0\0\n\0\0')
+    record = oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
+    assert record.report == whole.report
+    assert [row[0] for row in record.lr] == list(range(1, 25))

@@ -43,7 +43,7 @@ def compare(
     with quiet_loading(), progress(len(missing)) as watch:
         comparison = run_study(loaded, out=out, arms=chosen_arms, seeds=chosen_seeds, watch=watch)
     typer.echo(json.dumps(results(comparison), indent=2) if as_json else f"{comparison}\n\nRecords: {folder}")
-    if any(record.status != "done" for record in comparison.records.values()):
+    if comparison.left_out or any(record.status != "done" for record in comparison.records.values()):
         raise typer.Exit(1)
 
 

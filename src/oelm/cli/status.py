@@ -44,7 +44,7 @@ def _row(folder: Path, runs: Path) -> dict[str, Any]:
         why = str((record.error or {}).get("what", "")).splitlines()[:1] if record is not None else []
         result = f"{metric} {value:.4f}" if value is not None else " ".join(why)[:100]
         return {"cell": name, "status": status_of(folder), "step": _steps(folder), "of": steps, "result": result}
-    except (CellError, AttributeError, TypeError) as error:
+    except (CellError, AttributeError, TypeError, ValueError) as error:
         return {"cell": name, "status": "damaged", "step": "", "of": "", "result": str(error).splitlines()[0]}
 
 

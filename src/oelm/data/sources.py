@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +102,8 @@ def _by_split(task: Task, folder: Path) -> dict[str, list[Path]]:
                     where=", ".join(str(file) for file in named[:4]),
                     hint=f"path: {{{split}: {named[0]}, ...}}",
                 )
+            if named and not _all_parts(named):
+                raise DataError(f"not all parts of the split '{split}' are there", where=str(named[0]))
             if named:
                 found[split] = named
                 break
@@ -159,7 +162,7 @@ def _from_hub(task: Task) -> dict[str, tuple[Path, ...]]:
     )
     try:  # a commit cannot change: what is here is good
         folder = Path(snapshot_download(**wanted, local_files_only=True))
-        if not all(list(folder.glob(pattern)) for pattern in hub.files.values()):
+        if not all(_all_parts(sorted(folder.glob(pattern))) for pattern in hub.files.values()):
             raise LocalEntryNotFoundError("only a part of it is here")
     except LocalEntryNotFoundError:
         try:
@@ -173,9 +176,15 @@ def _from_hub(task: Task) -> dict[str, tuple[Path, ...]]:
             ) from error
     files = {split: tuple(sorted(folder.glob(pattern))) for split, pattern in hub.files.items()}
     for split, paths in files.items():
-        if not paths:
-            raise DataError(f"{hub.repo} has no files for the split '{split}'", where=hub.files[split])
+        if not _all_parts(paths):
+            raise DataError(f"{hub.repo} has not all files of the split '{split}'", where=hub.files[split])
     return files
+
+
+def _all_parts(paths: Sequence[Path]) -> bool:
+    """Whether as many files are there as `train-00000-of-00080` says."""
+    numbers = [re.search(r"-of-(\d+)$", path.stem) for path in paths]
+    return bool(paths) and all(number is None or int(number[1]) == len(paths) for number in numbers)
 
 
 def _pointing(task: Task) -> str:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
+    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         return np.diff(self.offsets)
 
@@ -63,7 +64,7 @@ class Windows:
     def __len__(self) -> int:
         return (len(self.tokens) - 1) // self.length
 
-    @property
+    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         return np.full(len(self), self.length, dtype=np.int64)
 
@@ -98,7 +99,9 @@ def prepare(
     `tokenizer` makes one from (texts of the training split, what they are), and may not look at them.
     """
     task = source.task
-    data = {"task": task.name, "files": source.fingerprint(), "select": select, "joiner": joiner}
+    files = source.fingerprint()
+    _check_apart(files, source)
+    data = {"task": task.name, "files": files, "local": source.local, "select": select, "joiner": joiner}
     reading = _Reading(source, select)
     chosen = tokenizer(reading.training_texts, data)
     tokens = tokenizer_fingerprint(chosen)
@@ -125,6 +128,20 @@ def prepare(
         tokenizer=chosen,
         facts={"data": key_of(data), "tokenizer": tokens, "files": data["files"], "sizes": sizes, "cut": meta["cut"]},
     )
+
+
+def _check_apart(files: dict[str, list[str]], source: Source) -> None:
+    """The same rows may not be trained, selected and reported on."""
+    seen: dict[str, str] = {}
+    for split, hashes in files.items():
+        for number, digest in enumerate(hashes):
+            other = seen.setdefault(digest, split)
+            if other != split:
+                raise DataError(
+                    f"the splits '{other}' and '{split}' are the same file",
+                    where=str(source.files[split][number]),
+                    why="what is selected or trained on cannot be reported on",
+                )
 
 
 class _Reading:

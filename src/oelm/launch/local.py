@@ -8,7 +8,8 @@ from pathlib import Path
 
 from oelm.errors import StudyError
 from oelm.records.record import Record, read_record
-from oelm.study.plan import Cell, Point, Resolved, cells, points, resolve, restricted, tuning_cells
+from oelm.records.store import FINISHED, status_of
+from oelm.study.plan import Cell, Point, cells, points, resolve, restricted, tuning_cells
 from oelm.study.study import Study
 from oelm.train.watch import Watch
 
@@ -23,6 +24,8 @@ class Comparison:
     folder: Path
     records: dict[Cell, Record]
     tuned: dict[str, Point]
+    left_out: dict[str, str]
+    """Arms that could not be tuned, and why."""
 
     def __str__(self) -> str:
         from oelm.launch.results import shown
@@ -39,7 +42,7 @@ def compare(
     watch: Watch | None = None,
 ) -> Comparison:
     """Run what is missing of a study, and read the rest: first its tuning, if it has one, then its cells."""
-    from oelm.train.cell import check_makings, run
+    from oelm.train.cell import check_arms, check_makings, run
 
     part = restricted(study, arms=_known(arms, study), seeds=seeds)
     folder, watch = Path(out) / study.name, watch or Watch()
@@ -48,14 +51,23 @@ def compare(
     if study.tune is None:
         for cell in cells(part):
             check_makings(resolve(study, cell), folder / cell.folder)
+    missing = [cell for cell in (*tuning_cells(part), *cells(part)) if status_of(folder / cell.folder) not in FINISHED]
+    if missing:
+        check_arms([resolve(study, Cell(arm=arm, seed=part.seeds[0])) for arm in part.arms], watch=watch)
     for cell in tuning_cells(part):
         run(resolve(study, cell), folder=folder / cell.folder, watch=watch)
-    tuned = {arm: best_point(study, arm, folder) for arm in part.arms} if study.tune else {}
+    tuned, left_out = {}, {}
+    for arm in part.arms if study.tune else ():
+        try:
+            tuned[arm] = best_point(study, arm, folder)
+        except StudyError as error:
+            left_out[arm] = str(error).splitlines()[0]
     records = {
         cell: run(resolve(study, cell, tuned.get(cell.arm)), folder=folder / cell.folder, watch=watch)
         for cell in cells(part)
+        if cell.arm not in left_out
     }
-    return Comparison(study=study, folder=folder, records=records, tuned=tuned)
+    return Comparison(study=study, folder=folder, records=records, tuned=tuned, left_out=left_out)
 
 
 def run_cell(study: Study, *, arm: str, seed: int, out: str | Path = RUNS, watch: Watch | None = None) -> Record:
@@ -74,13 +86,9 @@ def run_cell(study: Study, *, arm: str, seed: int, out: str | Path = RUNS, watch
         return record
     if seed not in study.seeds:
         raise StudyError(f"seed {seed} is not one of the study's", hint=f"one of {', '.join(map(str, study.seeds))}")
-    resolved = resolved_cell(study, Cell(arm=arm, seed=seed), folder)
-    return run(resolved, folder=folder / resolved.cell.folder, watch=watch)
-
-
-def resolved_cell(study: Study, cell: Cell, folder: Path) -> Resolved:
-    """A cell that is compared, with the settings that its arm was tuned to."""
-    return resolve(study, cell, best_point(study, cell.arm, folder) if study.tune else None)
+    cell = Cell(arm=arm, seed=seed)
+    tuned = best_point(study, arm, folder) if study.tune else None
+    return run(resolve(study, cell, tuned), folder=folder / cell.folder, watch=watch)
 
 
 def best_point(study: Study, arm: str, folder: Path, *, seeds: tuple[int, ...] | None = None) -> Point:
@@ -94,13 +102,17 @@ def best_point(study: Study, arm: str, folder: Path, *, seeds: tuple[int, ...] |
         for seed in seeds or study.tune.seeds:
             cell = Cell(arm=arm, seed=seed, point=point)
             record = read_record(folder / cell.folder)
-            if record is None or record.status == "failed":
+            if record is None:
                 raise StudyError(
                     f"arm '{arm}' is not tuned yet: {cell} is not done",
                     hint=f"oelm compare, or first: oelm train STUDY --arm {arm} --seed {seed}",
                 )
-            done = record.status == "done" and record.evaluations
-            values.append(sign * record.evaluations[-1][primary.metric] if done else math.inf)
+            if record.status in ("failed", "audit-failed"):
+                why = str((record.error or {}).get("what")).splitlines()[0]
+                raise StudyError(f"its tuning cell {cell} is {record.status}: {why}")
+            last = record.evaluations[-1].get(primary.metric, math.inf) if record.evaluations else math.inf
+            good = record.status == "done" and math.isfinite(last)
+            values.append(sign * last if good else math.inf)
         scores[point] = sum(values) / len(values)
     best = min(scores, key=lambda point: scores[point])
     if math.isinf(scores[best]):
@@ -109,6 +121,8 @@ def best_point(study: Study, arm: str, folder: Path, *, seeds: tuple[int, ...] |
 
 
 def _known(arms: list[str] | None, study: Study) -> list[str] | None:
+    if arms is not None and not arms:
+        raise StudyError("no arm is named", hint=f"some of {', '.join(study.arms)}")
     for name in arms or ():
         if name not in study.arms:
             raise StudyError(f"the study has no arm '{name}'", hint=f"one of {', '.join(study.arms)}")

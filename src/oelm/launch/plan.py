@@ -74,6 +74,8 @@ def plan(study: Study, *, out: str | Path = RUNS, measure: bool = True, watch: W
             estimate, why = _measured(study, folder, watch or Watch()), None
         except OelmError as error:
             why = str(error)
+        except Exception as error:  # it does not keep a study from being shown
+            why = f"{type(error).__name__}: {error}"
     return Plan(
         study=study,
         cells=[(cell, status_of(folder / cell.folder)) for cell in ordered],

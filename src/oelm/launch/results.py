@@ -29,7 +29,9 @@ def results(comparison: Comparison) -> dict[str, Any]:
             "treatment": study.arms[name].treatment.to_dict(),
             "changes": study.arms[name].changes,
             "tuned": dict(comparison.tuned.get(name, ())),
-            "trainable": next((r.counts["trainable"] for r in _records(comparison, name) if r.counts), None),
+            "trainable": next(
+                (r.counts["trainable"] for r in _records(comparison, name) if "trainable" in r.counts), None
+            ),
             "status": statuses,
             "final": final,
             "chosen": chosen,
@@ -53,8 +55,14 @@ def pairing(comparison: Comparison) -> dict[int, bool]:
     paired = {}
     for seed in dict.fromkeys(cell.seed for cell in comparison.records):
         records = [r for cell, r in comparison.records.items() if cell.seed == seed and r.status == "done"]
-        paired[seed] = len({(r.start.get("weights"), r.start.get("batches")) for r in records}) <= 1
+        paired[seed] = len({_origin(r) for r in records}) <= 1
     return paired
+
+
+def _origin(record: Record) -> tuple[Any, ...]:
+    """What arms of one seed must have in common."""
+    start, data = record.start, record.data
+    return start.get("weights"), start.get("batches"), data.get("data"), data.get("tokenizer")
 
 
 def shown(comparison: Comparison) -> str:
@@ -84,7 +92,7 @@ def shown(comparison: Comparison) -> str:
 
 
 def _remarks(comparison: Comparison, data: dict[str, Any]) -> list[str]:
-    lines = []
+    lines = [f"{name}: left out, because {why}" for name, why in comparison.left_out.items()]
     for name, arm in data["arms"].items():
         bad = {seed: status for seed, status in arm["status"].items() if status != "done"}
         lines += [f"{name} seed {seed}: {status} ({_why(comparison, name, seed)})" for seed, status in bad.items()]
@@ -94,7 +102,10 @@ def _remarks(comparison: Comparison, data: dict[str, Any]) -> list[str]:
             lines.append(f"{name}:{shown_changes(arm['changes'])}")
     apart = [seed for seed, paired in data["paired"].items() if not paired]
     if apart:
-        lines.append(f"NOT PAIRED: arms of seed {', '.join(map(str, apart))} differ in batches or other weights")
+        seeds = ", ".join(map(str, apart))
+        lines.append(
+            f"NOT PAIRED: arms of seed {seeds} differ in data, batches or other weights (by changes or tuning?)"
+        )
     else:
         lines.append("Arms of one seed started from the same other weights and saw the same batches.")
     lines += [f"note: {note}" for note in data["notes"]]

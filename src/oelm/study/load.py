@@ -350,8 +350,8 @@ def _validated(adapter: TypeAdapter[_T], data: Any, at: str, problems: _Problems
         root = Recipe if at == "recipe" else Compare
         for item in error.errors(include_url=False):
             path = [str(part) for part in item["loc"]]
-            if not problems or problems[-1][0] != ".".join([at, *_plain(root, path)]):
-                problems.add(".".join([at, *_plain(root, path)]), _said(item, root, path))
+            if not problems or problems[-1][0] != ".".join([at, *_plain(path)]):
+                problems.add(".".join([at, *_plain(path)]), _said(item, root, path))
         return None
 
 
@@ -372,7 +372,7 @@ def _said(item: Any, root: type, path: list[str]) -> str:
     return f"must {text[0].lower()}{text[1:]}, got {_short(seen)}"
 
 
-def _plain(root: type, path: list[str]) -> list[str]:
+def _plain(path: list[str]) -> list[str]:
     """A location without pydantic's names for the branches of a union."""
     return [
         part for part in path if not re.fullmatch(r"(str|int|float|bool|dict\[.*|constrained-.*|function-.*)", part)

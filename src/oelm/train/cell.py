@@ -28,6 +28,7 @@ from oelm.records.store import (
     PREDICTIONS,
     RECORD,
     STEPS,
+    cell_folders,
     holding,
     read_json,
     write_json,
@@ -48,16 +49,53 @@ def run(resolved: Resolved, *, folder: Path, watch: Watch) -> Record:
         _tidy(folder, record)  # it may have been killed between its record and this
         return record
     with holding(folder):
+        record = read_record(folder)  # another process may have come to the end of it just now
+        if record is not None and record.status in FINISHED:
+            return record
         if record is not None:  # it failed; what it said is kept, and it is tried again from its last checkpoint
             (folder / RECORD).rename(folder / f"failed-{time.strftime('%Y%m%d-%H%M%S')}.json")
         return _run(resolved, folder, watch)
+
+
+def check_arms(arms: list[Resolved], *, watch: Watch) -> None:
+    """Apply every arm's treatment once, so that one that does not fit the model is refused before hours of others."""
+    from oelm.train.signals import listening
+
+    with listening() as stop:
+        try:
+            _check_arms(arms, watch)
+        except KeyboardInterrupt:
+            raise Stopped("stopped at once; no cell was started", signal=stop.signal or signal.SIGINT) from None
+
+
+def _check_arms(arms: list[Resolved], watch: Watch) -> None:
+    from oelm.heads.apply import apply
+    from oelm.models.build import build_model
+
+    models: dict[str, Any] = {}
+    for resolved in arms:
+        recipe = resolved.recipe
+        key = repr((recipe.model, recipe.data))
+        if key not in models:
+            prepared = prepared_for(recipe, watch)
+            models[key] = build_model(
+                recipe.model,
+                task=prepared.task,
+                tokenizer=prepared.tokenizer,
+                max_length=recipe.data.max_length,
+                seed=resolved.cell.seed,
+            )
+        try:
+            apply(models[key], resolved.arm.treatment, seed=resolved.cell.seed).undo()
+        except OelmError as error:
+            raise StudyError(f"arm '{resolved.arm.name}' does not fit the model", why=str(error)) from error
 
 
 def _tidy(folder: Path, record: Record) -> None:
     """Remove what only an unfinished cell needs."""
     if record.status == "done":
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-    for rest in (folder / HOLDER, *folder.glob(".*.json.*"), *folder.glob(".*.partial")):
+    for rest in (folder / HOLDER, *folder.glob(".*.json*.*"), *folder.glob(".*.partial")):
         rest.unlink(missing_ok=True)
 
 
@@ -88,6 +126,9 @@ def _run(resolved: Resolved, folder: Path, watch: Watch) -> Record:
         try:
             loop = assembled(resolved, folder, watch, stop)
             watch.begins(resolved.cell, step=loop.state.step, total=loop.total)
+            if resolved.recipe.trackers:
+                named = {"arm": resolved.arm.name, "seed": resolved.cell.seed}
+                loop.accelerator.init_trackers(resolved.study.name, config=named)
             stop.at_once = False
             loop.run()
             report = _report(loop)
@@ -156,7 +197,7 @@ def assembled(resolved: Resolved, folder: Path, watch: Watch, stop: Any) -> Any:
             "--set recipe.precision=fp32"
         )
     prepared = prepared_for(recipe, watch)
-    _check_data(folder, prepared)
+    _check_data(resolved, folder, prepared)
     accelerator = _accelerator(recipe, folder)
     model = build_model(
         recipe.model,
@@ -178,23 +219,36 @@ def assembled(resolved: Resolved, folder: Path, watch: Watch, stop: Any) -> Any:
         watch.says(f"{resolved.cell} goes on from step {checkpoint.step} of {loop.total}")
     loop.cut_steps()
     loop.state.starts.append({"step": loop.state.step, **_briefly(provenance())})
-    if recipe.trackers:
-        accelerator.init_trackers(resolved.study.name, config={"arm": resolved.arm.name, "seed": seed})
     return loop
 
 
-def _check_data(folder: Path, prepared: Prepared) -> None:
-    makings = read_json(folder / MAKINGS) or {}
-    before = makings.get("data") or prepared.facts
-    for name in ("data", "tokenizer"):
-        if before.get(name) != prepared.facts[name]:
-            raise StudyError(
-                f"the {name} are not those that {folder} was started with"
-                if name == "data"
-                else f"the tokenizer is not the one that {folder} was started with",
-                why=f"fingerprint was {before.get(name)}, is {prepared.facts[name]}",
-                hint="another --out, or the files as they were",
-            )
+def _check_data(resolved: Resolved, folder: Path, prepared: Prepared) -> None:
+    """Data and tokenizer must be those that the cell was started with, and those of the study's other cells."""
+    cells = [folder]
+    root = folder
+    for part in reversed(resolved.cell.folder.parts):
+        root = root.parent if root.name == part else folder
+    if root != folder:
+        cells += cell_folders(root)
+    mine = resolved.to_dict()["recipe"]
+    for cell in cells:
+        makings = read_json(cell / MAKINGS) or {}
+        before, recipe = makings.get("data"), makings.get("recipe")
+        if not isinstance(before, dict) or not isinstance(recipe, dict) or not _reads_alike(recipe, mine):
+            continue
+        for name, text in (("data", "the data are not those"), ("tokenizer", "the tokenizer is not the one")):
+            if before.get(name) != prepared.facts[name]:
+                raise StudyError(
+                    f"{text} that {cell} was started with; nothing was started",
+                    why=f"fingerprint was {before.get(name)}, is {prepared.facts[name]}",
+                    hint="another --out, or the files as they were",
+                )
+
+
+def _reads_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two recipes ask for the same tokens, wherever the files lie."""
+    data = [{**(recipe.get("data") or {}), "path": None} for recipe in (one, other)]
+    return data[0] == data[1] and one.get("model") == other.get("model")
 
 
 def computes_bf16() -> bool:
@@ -229,10 +283,12 @@ def _accelerator(recipe: Recipe, folder: Path) -> Any:
 
 def _hash_of(model: Any) -> str:
     """SHA-256 of all weights as they are before the treatment: the same for every arm of a seed."""
+    import torch
+
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -25,7 +25,16 @@ from oelm.records.store import no_room, writing
 KEPT = 2
 _STATE = "state.json"
 # What reading a damaged checkpoint raises.
-_DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError)
+# A file that cannot be read at the moment (no permission, too many open files) is not damaged.
+_DAMAGED = (
+    FileNotFoundError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    SafetensorError,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +91,6 @@ def latest_checkpoint(folder: Path, *, told: Callable[[str], None]) -> Checkpoin
             path.rename(aside)
             told(f"checkpoint {path.name} is damaged ({str(error)[:120]}); falling back to the one before")
     return None
-
-
-def newest_step(folder: Path) -> int:
-    """The step of the newest checkpoint, or 0."""
-    found = _folders(folder)
-    return int(_step(found[0])) if found else 0
 
 
 def _content(path: Path) -> dict[str, Any]:

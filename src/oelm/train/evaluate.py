@@ -55,10 +55,10 @@ def evaluate(
     model.eval()
     done = 0
     try:
-        with torch.inference_mode():
+        with torch.no_grad():
             for rows in in_order_of_length(split.lengths, batch_size):
                 example_losses, logits = losses(model, collate(split, rows, pad=pad, device=device))
-                loss[rows] = example_losses.double().cpu().numpy()
+                loss[rows] = example_losses.cpu().double().numpy()
                 if task.kind == "classification":
                     predicted[rows] = logits.argmax(-1).cpu().numpy()
                 done += len(rows)

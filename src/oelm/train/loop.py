@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -167,6 +168,8 @@ class Loop:
             lines.append(json.dumps(row) + "\n")
         with writing(self.folder), (self.folder / STEPS).open("a", encoding="utf-8") as file:
             file.write("".join(lines))
+            file.flush()
+            os.fsync(file.fileno())  # it must not be behind a checkpoint, whatever happens to the machine
         for (step, lr, *_), (loss, norm) in zip(seen, values, strict=True):
             if not math.isfinite(loss):
                 raise Diverged(f"the loss of step {step + 1} is {loss} (learning rate {lr:.3g})")
@@ -182,6 +185,8 @@ class Loop:
             return
         self._flush()
         measured = self.measure(self.prepared.select, "select")
+        if not math.isfinite(measured.metrics["loss"]):
+            raise Diverged(f"the loss on the selection split is {measured.metrics['loss']} at step {step}")
         self.state.evaluations.append({"step": step, **measured.metrics})
         self.accelerator.log({f"select/{name}": value for name, value in measured.metrics.items()}, step=step)
         primary = self.resolved.study.compare.primary
@@ -211,7 +216,8 @@ class Loop:
             )
 
     def _audit(self) -> None:
-        audit = self.applied.audit(optimizer=self.optimizer)
+        # That every tensor has moved is a promise for the end: early in a warm-up, steps are below rounding.
+        audit = self.applied.audit(optimizer=self.optimizer, stepped=self.state.step == self.total)
         findings = [str(finding) for finding in audit.findings]
         self.state.audits.append({"step": self.state.step, "passed": audit.ok, "findings": findings})
         audit.check()
@@ -283,8 +289,17 @@ class Loop:
         """Forget the steps that will be done again."""
         path = self.folder / STEPS
         if path.exists():
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-            write_text(path, "".join(lines[: self.state.step]))
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+            done = [line for line in lines if 0 < _step_in(line) <= self.state.step]
+            write_text(path, "".join(f"{line}\n" for line in done))
+
+
+def _step_in(line: str) -> int:
+    """The step that a line of the log is about; 0 for one that was not written whole."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, LookupError, TypeError):
+        return 0
 
 
 def _chained(before: str, passes: list[Rows]) -> str:

@@ -1,0 +1,90 @@
+"""The model of a recipe: in float32, from its seed alone, and one that can do the task."""
+
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2ForSequenceClassification
+
+from oelm.data.tasks import task_named
+from oelm.errors import ModelError
+from oelm.models.build import build_model
+from oelm.study.recipe import Model
+
+
+class Vocabulary:
+    """What is asked of a tokenizer here."""
+
+    pad_token_id, eos_token_id = 0, 1
+
+    def __len__(self):
+        return 60
+
+
+def build(folder, task="sst2", **recipe):
+    model = Model(name=str(folder), **recipe)
+    return build_model(model, task=task_named(task), tokenizer=Vocabulary(), max_length=16, seed=0)
+
+
+@pytest.fixture
+def bert(tmp_path):
+    config = BertConfig(vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    BertForMaskedLM(config).to(torch.bfloat16).save_pretrained(tmp_path / "bert")
+    return tmp_path / "bert"
+
+
+@pytest.fixture
+def gpt2(tmp_path):
+    config = GPT2Config(
+        vocab_size=60, n_positions=32, n_embd=16, n_layer=1, n_head=2, pad_token_id=5, bos_token_id=1, eos_token_id=1
+    )
+    GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "gpt2")
+    return tmp_path / "gpt2"
+
+
+@pytest.mark.parametrize("scratch", [False, True])
+def test_weights_are_in_float32_whatever_was_saved(bert, scratch):
+    assert {p.dtype for p in build(bert, scratch=scratch).parameters()} == {torch.float32}
+
+
+def test_the_seed_decides_and_the_global_generator_stays(bert):
+    before = torch.get_rng_state()
+    one, other = build(bert), build(bert)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_an_encoder_does_not_see_what_it_predicts(bert):
+    model = build(bert, task="text").eval()
+    tokens = torch.randint(2, 60, (1, 8))
+    changed = tokens.clone()
+    changed[0, -1] = 2 if tokens[0, -1] != 2 else 3
+    with torch.no_grad():
+        assert torch.equal(model(tokens).logits[0, :-1], model(changed).logits[0, :-1])
+
+
+def test_dropout_is_every_dropout(gpt2):
+    model = build(gpt2, dropout=0.25)
+    assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.25}
+
+
+def test_padding_does_not_change_an_example(gpt2):
+    model = build(gpt2).eval()
+    tokens = torch.tensor([[7, 8, 9]])
+    padded = torch.tensor([[7, 8, 9, 0, 0]])
+    with torch.no_grad():
+        alone = model(tokens, attention_mask=torch.ones_like(tokens)).logits
+        with_padding = model(padded, attention_mask=(padded != 0).long()).logits
+    assert torch.allclose(alone, with_padding, atol=1e-5)
+
+
+def test_texts_longer_than_the_model_are_refused(gpt2):
+    with pytest.raises(ModelError, match="more than the 32 tokens"):
+        build_model(Model(name=str(gpt2)), task=task_named("sst2"), tokenizer=Vocabulary(), max_length=33, seed=0)
+
+
+def test_a_larger_vocabulary_than_the_models_is_refused(gpt2):
+    class Larger(Vocabulary):
+        def __len__(self):
+            return 61
+
+    with pytest.raises(ModelError, match="61 entries"):
+        build_model(Model(name=str(gpt2)), task=task_named("sst2"), tokenizer=Larger(), max_length=16, seed=0)
