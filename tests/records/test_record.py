@@ -112,7 +112,7 @@ def test_reading_needs_no_torch():
 def test_peak_memory_is_measured_anew():
     forget_peak_memory()
     before = peak_memory()["process"]
-    block = bytearray(100_000_000)
+    block = b"x" * 100_000_000  # written to, not only asked for
     with_block = peak_memory()["process"]
     assert with_block - before > 90_000_000
     del block
