@@ -15,10 +15,10 @@ quickstart: $(READY) ## compare five treatments of a small pretrained model, two
 	@echo "Then: $(BIN)/oelm studies ls, and docs/studies.md to write your own."
 
 test: lint ## everything: lint, formatting, types, all tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 check: lint ## the quick loop: lint, types, fast tests
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -82,8 +82,8 @@ def test_opens_with_what_it_is(path):
     assert [line[:9] for line in opening] == [f"# {word:<7}" for word in OPENING]
     assert lines[len(OPENING)] == f"study: {path.stem}", "nothing else comes before it"
     assert question_of(path) == opening[0][9:]
-    assert opening[2][9:] == f"oelm plan studies/{path.name}"
-    assert opening[3][9:].startswith(f"oelm compare studies/{path.name}        ")
+    assert opening[2][9:] == f"oelm plan {path.stem}"
+    assert opening[3][9:].startswith(f"oelm compare {path.stem}        ")
     assert max(map(len, lines)) < 120
     assert not re.search(r"(?<![\w.*])/(?!/)\w+/|~/|\bC:\\", path.read_text(encoding="utf-8")), "no path of a machine"
 

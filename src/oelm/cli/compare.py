@@ -63,7 +63,12 @@ def train(
     with quiet_loading(), progress(number) as watch:
         record = run_cell(loaded, arm=arm, seed=seed, out=out, watch=watch)
     if as_json:
-        typer.echo(json.dumps({"status": record.status, "report": record.report, "error": record.error}, indent=2))
+        typer.echo(
+            json.dumps(
+                {"arm": arm, "seed": seed, "status": record.status, "report": record.report, "error": record.error},
+                indent=2,
+            )
+        )
     else:
         typer.echo(f"{arm} seed {seed}: {record.status}")
         for which, measured in record.report.items():

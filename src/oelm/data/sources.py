@@ -135,7 +135,7 @@ def _check_splits(task: Task, found: Mapping[str, Sequence[Path]], path: str) ->
             where=path,
             why=f"looked for {' or '.join(f'{alias}.*' for alias in _ALIASES.get(missing[0], (missing[0],)))}",
             hint=f"files named {', '.join(needed)} with the ending {', '.join(TABLES)}; "
-            "or path: {train: FILE, " + ", ".join(f"{split}: FILE" for split in needed[1:]) + "}",
+            "or path: {" + ", ".join(f"{split}: FILE" for split in needed) + "}",
         )
 
 
@@ -306,7 +306,7 @@ def _table(path: Path, task: Task) -> pa.Table:
         raise DataError(
             f"{path} cannot be read as {ending[1:]}",
             why=" ".join(str(error).split())[:300],
-            hint="is it UTF-8, and whole?",
+            hint="is it whole?" if ending == ".parquet" else "is it UTF-8, and whole?",
         ) from error
     except OSError as error:
         raise DataError(f"{path} cannot be read as {ending[1:]}", why=" ".join(str(error).split())[:300]) from error
@@ -317,6 +317,8 @@ def _columns(table: pa.Table, source: Source, path: Path) -> pa.Table:
     import pyarrow.compute as pc
 
     task = source.task
+    if table.num_rows == 0:
+        raise DataError(f"{path} has no rows")
     if task.package is not None and not source.local:
         table = table.filter(pc.equal(table["source"], _PACKAGED[task.package][2]))
     _check_names(table, path)

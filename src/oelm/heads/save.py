@@ -153,9 +153,12 @@ def read_saved(folder: str | Path) -> Saved:
     if not Path(folder).is_dir():
         raise FolderError(f"there is no folder {folder}")
     if not path.is_file():
+        cell = (Path(folder) / "model" / RECORD).is_file()  # of a study, with the model inside
         raise FolderError(
             f"{folder} has no {RECORD}: it was not saved by applied.save_pretrained",
-            hint="load it with transformers and oelm.apply(...), or compare it: oelm audit FOLDER --against BASE",
+            hint=f"oelm audit {Path(folder) / 'model'}"
+            if cell
+            else "load it with transformers and oelm.apply(...), or compare it: oelm audit FOLDER --against BASE",
         )
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

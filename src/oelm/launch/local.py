@@ -85,7 +85,10 @@ def run_cell(study: Study, *, arm: str, seed: int, out: str | Path = RUNS, watch
         assert record is not None
         return record
     if seed not in study.seeds:
-        raise StudyError(f"seed {seed} is not one of the study's", hint=f"one of {', '.join(map(str, study.seeds))}")
+        raise StudyError(
+            f"seed {seed} is not one of the study's",
+            hint=f"one of {', '.join(map(str, study.seeds))}, or --set seeds=[...]",
+        )
     cell = Cell(arm=arm, seed=seed)
     tuned = best_point(study, arm, folder) if study.tune else None
     return run(resolve(study, cell, tuned), folder=folder / cell.folder, watch=watch)

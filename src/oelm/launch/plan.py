@@ -6,9 +6,9 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from oelm.errors import OelmError
+from oelm.errors import OelmError, StudyError
 from oelm.launch.local import RUNS, best_point
 from oelm.launch.results import duration
 from oelm.records.store import FINISHED, Status, status_of
@@ -36,8 +36,8 @@ class Estimate:
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     study: Study
-    cells: list[tuple[Cell, Status]]
-    """In the order they run; those of the tuning first."""
+    cells: list[tuple[Cell, Status | Literal["changed"]]]
+    """In the order they run, those of the tuning first. A changed one was made with another study, and is refused."""
     differences: dict[str, dict[str, Value]]
     estimate: Estimate | None
     not_estimated: str | None
@@ -45,7 +45,7 @@ class Plan:
 
     @property
     def missing(self) -> list[Cell]:
-        return [cell for cell, status in self.cells if status not in FINISHED]
+        return [cell for cell, status in self.cells if status not in (*FINISHED, "changed")]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -68,7 +68,7 @@ def plan(study: Study, *, out: str | Path = RUNS, measure: bool = True, watch: W
     folder = Path(out) / study.name
     ordered = [*tuning_cells(study), *cells(study)]
     estimate: Estimate | None = None
-    why: str | None = "not asked for"
+    why: str | None = "leave out --no-measure for it, and for the counts"
     if measure:
         try:
             estimate, why = _measured(study, folder, watch or Watch()), None
@@ -78,11 +78,25 @@ def plan(study: Study, *, out: str | Path = RUNS, measure: bool = True, watch: W
             why = f"{type(error).__name__}: {error}"
     return Plan(
         study=study,
-        cells=[(cell, status_of(folder / cell.folder)) for cell in ordered],
+        cells=[(cell, _status(study, cell, folder)) for cell in ordered],
         differences=differences(study),
         estimate=estimate,
         not_estimated=why,
     )
+
+
+def _status(study: Study, cell: Cell, folder: Path) -> Status | Literal["changed"]:
+    from oelm.train.cell import check_makings
+
+    status = status_of(folder / cell.folder)
+    if status == "waiting":
+        return status
+    try:
+        tuned = best_point(study, cell.arm, folder) if study.tune is not None and cell.point is None else None
+        check_makings(resolve(study, cell, tuned), folder / cell.folder)
+    except StudyError:
+        return "changed"
+    return status
 
 
 def _measured(study: Study, folder: Path, watch: Watch) -> Estimate:
@@ -147,14 +161,22 @@ def _shown(plan: Plan) -> list[str]:
     lines += ["", "what differs between the arms (nothing else does)"]
     names = list(study.arms)
     table = [("", *names)]
-    table += [(path, *(str(values[name]) for name in names)) for path, values in plan.differences.items()]
+    table += [
+        (path, *("-" if values[name] is None else str(values[name]) for name in names))
+        for path, values in plan.differences.items()
+    ]
     lines += aligned(table, left=("", *names))
     lines += ["", "cells, in the order they run"]
     lines += aligned(
         [("cell", "status"), *((str(cell), status) for cell, status in plan.cells)], left=("cell", "status")
     )
     lines.append("")
-    done = len(plan.cells) - len(plan.missing)
+    changed = sum(status == "changed" for _, status in plan.cells)
+    if changed:
+        lines.append(
+            f"{changed} cells were made with another study: `compare` will say what changed, and needs another --out"
+        )
+    done = len(plan.cells) - len(plan.missing) - changed
     if estimate is None:
         lines.append(f"{len(plan.missing)} cells to run, {done} done; no estimate of the time: {plan.not_estimated}")
         return lines

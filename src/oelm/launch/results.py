@@ -106,8 +106,10 @@ def _remarks(comparison: Comparison, data: dict[str, Any]) -> list[str]:
         lines.append(
             f"NOT PAIRED: arms of seed {seeds} differ in data, batches or other weights (by changes or tuning?)"
         )
-    else:
+    elif len(data["arms"]) > 1:
         lines.append("Arms of one seed started from the same other weights and saw the same batches.")
+    if data["against"] not in data["arms"]:
+        lines.append(f"No differences: {data['against']} is not among these arms.")
     lines += [f"note: {note}" for note in data["notes"]]
     hours = sum(arm["hours"] for arm in data["arms"].values())
     lines.append(f"spread: standard deviation over seeds. {duration(hours * 3600)} of training and measuring.")

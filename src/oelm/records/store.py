@@ -90,10 +90,11 @@ def writing(place: Path) -> Iterator[None]:
         if error.errno in _NO_ROOM:
             raise no_room(place) from error
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-            raise DiskError(f"no permission to write to {place}", hint="--out FOLDER chooses another place") from error
+            raise DiskError(f"no permission to write to {place}", hint="another place: --out FOLDER") from error
         if isinstance(error, NotADirectoryError | FileExistsError):
-            raise DiskError(f"{place} is in the way: a file, not a folder") from error
-        raise
+            file = next((part for part in (place, *place.parents) if part.is_file()), place)
+            raise DiskError(f"{file} is in the way: a file, not a folder", hint="--out FOLDER") from error
+        raise DiskError(f"cannot write to {place}", why=error.strerror or str(error), hint="--out FOLDER") from error
 
 
 def no_room(place: Path) -> DiskError:

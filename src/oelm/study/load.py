@@ -43,10 +43,10 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
     raw = yaml.read(file)
     if not isinstance(raw, dict):
         raise StudyError(f"{file} is not a study", why="it is not a mapping with `study:`, `recipe:` and `arms:`")
-    problems = _Problems()
+    problems, overrides = _Problems(), list(overrides)
     for text in overrides:
         _override(raw, text, problems)
-    return _checked(raw, problems, where=str(file))
+    return _checked(raw, problems, where=f"{file}{' with --set' if overrides else ''}")
 
 
 def study_from_dict(raw: Mapping[str, Any], *, where: str = "the study") -> Study:

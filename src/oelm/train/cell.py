@@ -46,6 +46,7 @@ def run(resolved: Resolved, *, folder: Path, watch: Watch) -> Record:
     check_makings(resolved, folder)
     record = read_record(folder)
     if record is not None and record.status in FINISHED:
+        _check_files(resolved, record, folder)
         _tidy(folder, record)  # it may have been killed between its record and this
         return record
     with holding(folder):
@@ -243,6 +244,19 @@ def _check_data(resolved: Resolved, folder: Path, prepared: Prepared) -> None:
                     why=f"fingerprint was {before.get(name)}, is {prepared.facts[name]}",
                     hint="another --out, or the files as they were",
                 )
+
+
+def _check_files(resolved: Resolved, record: Record, folder: Path) -> None:
+    """A finished cell may not pass for one on other files. Where they are gone, there is nothing to say."""
+    data = resolved.recipe.data
+    if isinstance(data.path, str) and not Path(data.path).expanduser().exists():
+        return
+    if data.path is not None and find_source(task_named(data.task), data.path).fingerprint() != record.data["files"]:
+        raise StudyError(
+            f"the data are not those that {folder} was made with; nothing was started",
+            where=str(data.path),
+            hint="another --out, or the files as they were",
+        )
 
 
 def _reads_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
