@@ -429,3 +429,20 @@ def test_a_damaged_log_of_steps_is_repaired(study, tmp_path):
     record = oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
     assert record.report == whole.report
     assert [row[0] for row in record.lr] == list(range(1, 25))
+
+
+def test_a_plan_shows_cells_of_another_study_as_changed(study, tmp_path):
+    oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
+    changed = load_study(tmp_path / "tiny.yaml", ["recipe.budget.steps=99"])
+    plan = oelm.plan(changed, out=tmp_path / "runs", measure=False)
+    assert plan.cells[0][1] == "changed"
+    assert "1 cells were made with another study" in str(plan)
+    assert "3 cells to run, 0 done" in str(plan)
+
+
+def test_a_finished_cell_does_not_pass_for_one_on_other_data(study, tmp_path):
+    oelm.compare(study, out=tmp_path / "runs", seeds=[0])
+    elsewhere = tiny_study.write_data(tmp_path / "elsewhere", train=239)
+    moved = load_study(tmp_path / "tiny.yaml", [f"recipe.data.path={elsewhere}"])
+    with pytest.raises(oelm.StudyError, match="the data are not those"):
+        oelm.compare(moved, out=tmp_path / "runs", seeds=[0])

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import multiprocessing
 import os
 import stat
 import subprocess
@@ -106,27 +105,28 @@ def test_cells_below_a_folder(tmp_path):
     assert cell_folders(tmp_path / "a" / "seed-1") == [tmp_path / "a" / "seed-1"]
 
 
-def write_for_ever(path):
-    number = 0
-    while True:
-        number += 1
-        write_json(path, {"number": number, "text": "x" * 100_000, "again": number})
+WRITES_FOR_EVER = """
+import itertools, pathlib, sys
+from oelm.records.store import write_json
+for number in itertools.count(1):
+    write_json(pathlib.Path(sys.argv[1]), {"number": number, "text": "x" * 100_000, "again": number})
+"""
 
 
 def test_a_reader_never_sees_a_part(tmp_path):
     path = tmp_path / "data.json"
     write_json(path, {"number": 0, "text": "", "again": 0})
-    writer = multiprocessing.get_context("spawn").Process(target=write_for_ever, args=(path,))
-    writer.start()
+    writer = subprocess.Popen([sys.executable, "-c", WRITES_FOR_EVER, str(path)])
     seen = set()
     try:
         while len(seen) < 30:
+            assert writer.poll() is None
             data = read_json(path)
             assert data["number"] == data["again"]
             seen.add(data["number"])
     finally:
         writer.kill()
-        writer.join()
+        writer.wait()
     assert read_json(path)["number"] >= max(seen)
 
 
