@@ -69,6 +69,7 @@ def test_readme_shows_the_example(name: str) -> None:
     assert (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8") in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_runs(name: str, tmp_path: Path) -> None:
     script = ROOT / "examples" / f"{name}.py"

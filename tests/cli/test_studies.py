@@ -35,6 +35,7 @@ def refused(done, *texts):
     return True
 
 
+@pytest.mark.slow
 def test_a_study_from_plan_to_status(oelm, tmp_path):
     study = tiny_study.make(tmp_path)
     planned = oelm("plan", study, "--json")
@@ -70,6 +71,7 @@ def test_shipped_studies_are_listed_shown_and_copied(oelm, tmp_path):
     assert refused(oelm("studies", "show", "quikstart"), "did you mean 'quickstart'?")
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_message(oelm, tmp_path):
     study = tiny_study.make(tmp_path)
     assert refused(oelm("compare", "nowhere.yaml"), "there is no study file nowhere.yaml")

@@ -19,6 +19,9 @@ from oelm.study.plan import Cell
 from oelm.train.watch import Watch
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
