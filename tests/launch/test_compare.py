@@ -18,7 +18,6 @@ from oelm.study.load import load_study, study_from_dict
 from oelm.study.plan import Cell
 from oelm.train.watch import Watch
 
-
 pytestmark = pytest.mark.slow
 
 
