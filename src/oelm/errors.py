@@ -1,5 +1,8 @@
 """What goes wrong, in the user's words: what happened, where, why, and what to try."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class OelmError(ValueError):
     """Base of every error a user can cause. The CLI shows it as one message and exits with code 2."""
@@ -52,6 +55,12 @@ class Stopped(OelmError):
     def __init__(self, what: str, *, signal: int):
         super().__init__(what, hint="the same command goes on from here")
         self.signal = signal
+
+
+def did_you_mean(value: object, choices: Iterable[str]) -> str:
+    """The end of a sentence about something unknown: the choice that looks most like it, if one does."""
+    close = difflib.get_close_matches(str(value), list(choices), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def _indented(text: str) -> str:

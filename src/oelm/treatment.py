@@ -1,6 +1,5 @@
 """Treatment: what is done to the queries and keys of a model. Pure data; imports no torch."""
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -8,7 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from fractions import Fraction
 from typing import Any, Literal, Self, get_args
 
-from oelm.errors import TreatmentError
+from oelm.errors import TreatmentError, did_you_mean
 
 Init = Literal[
     "keep",
@@ -197,7 +196,7 @@ def _checked_scale(init: str, scale: object) -> object:
         return scale or "unit"
     if not _is_number(scale):
         raise TreatmentError(
-            f"scale must be 'unit', 'match' or a number, got {scale!r}" + _meant(scale, ["unit", "match"])
+            f"scale must be 'unit', 'match' or a number, got {scale!r}" + did_you_mean(scale, ["unit", "match"])
         )
     if init != "gaussian":
         raise TreatmentError(
@@ -216,7 +215,7 @@ def _is_number(value: object) -> bool:
 def _check_choice(field: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
         raise TreatmentError(
-            f"{field} {value!r} is not known{_meant(value, choices)}", hint=f"one of {', '.join(choices)}"
+            f"{field} {value!r} is not known{did_you_mean(value, choices)}", hint=f"one of {', '.join(choices)}"
         )
 
 
@@ -227,17 +226,12 @@ def _known_fields(cls: type[Treatment] | type[Unfreeze], data: object, prefix: s
     for name in data:
         if name not in names:
             raise TreatmentError(
-                f"unknown field '{prefix}{name}'{_meant(name, names)}", hint=f"one of {', '.join(names)}"
+                f"unknown field '{prefix}{name}'{did_you_mean(name, names)}", hint=f"one of {', '.join(names)}"
             )
     for field in fields(cls):
         if field.default is MISSING and field.name not in data:
             raise TreatmentError(f"'{prefix}{field.name}' is missing")
     return dict(data)
-
-
-def _meant(value: object, choices: Sequence[str]) -> str:
-    close = difflib.get_close_matches(str(value), choices, n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def _shown(layers: object) -> str:

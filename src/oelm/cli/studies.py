@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from oelm.cli.compare import JsonOption
-from oelm.errors import StudyError
+from oelm.errors import StudyError, did_you_mean
 from oelm.records.store import writing
 from oelm.study.shipped import question_of, shipped_studies
 
@@ -51,11 +51,7 @@ def cp(
 
 
 def _file(name: str) -> Path:
-    import difflib
-
     found = shipped_studies()
     if name not in found:
-        close = difflib.get_close_matches(name, found, n=1)
-        meant = f"; did you mean '{close[0]}'?" if close else ""
-        raise StudyError(f"no study named '{name}' comes with oelm{meant}", hint="oelm studies ls")
+        raise StudyError(f"no study named '{name}' comes with oelm{did_you_mean(name, found)}", hint="oelm studies ls")
     return found[name]

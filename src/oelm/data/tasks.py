@@ -4,11 +4,10 @@ A split that is reported is never one that is selected on. Where a task publishe
 split are held out, the same ones for every arm and seed.
 """
 
-import difflib
 from dataclasses import dataclass
 from typing import Literal
 
-from oelm.errors import DataError
+from oelm.errors import DataError, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +177,4 @@ TASKS: dict[str, Task] = {
 def task_named(name: str) -> Task:
     if name in TASKS:
         return TASKS[name]
-    close = difflib.get_close_matches(name, TASKS, n=1)
-    meant = f"; did you mean '{close[0]}'?" if close else ""
-    raise DataError(f"unknown task '{name}'{meant}", hint=f"one of {', '.join(TASKS)}")
+    raise DataError(f"unknown task '{name}'{did_you_mean(name, TASKS)}", hint=f"one of {', '.join(TASKS)}")

@@ -4,7 +4,6 @@ Shapes in the comments: B batch, T tokens of this call, S tokens attended to (ca
 H heads, D width of a head, F width of the feed-forward layer, V vocabulary, C classes.
 """
 
-import difflib
 from typing import Any, ClassVar
 
 import torch
@@ -27,6 +26,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, slice_logits_to_keep
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
+
+from oelm.errors import did_you_mean
 
 SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
 PRESETS: dict[str, dict[str, int]] = {
@@ -82,9 +83,8 @@ class OelmGPTConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     def preset(cls, name: str, **changes: Any) -> "OelmGPTConfig":
         """The sizes listed in PRESETS under `name`, with `changes` on top."""
         if name not in PRESETS:
-            close = difflib.get_close_matches(name, PRESETS, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"unknown preset {name!r}; known presets: {', '.join(PRESETS)}.{hint}")
+            known = ", ".join(PRESETS)
+            raise ValueError(f"unknown preset {name!r} (known presets: {known}){did_you_mean(name, PRESETS)}")
         return cls(**{**PRESETS[name], **changes})
 
 

@@ -3,7 +3,6 @@
 Pydantic is used here and nowhere else: beyond this border everything is a plain frozen dataclass.
 """
 
-import difflib
 import itertools
 import json
 import re
@@ -16,7 +15,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from oelm.data.tasks import TASKS
-from oelm.errors import StudyError, TreatmentError
+from oelm.errors import StudyError, TreatmentError, did_you_mean
 from oelm.study import yaml
 from oelm.study.recipe import CHOICES_OF_BUDGET, Recipe
 from oelm.study.shipped import shipped_studies
@@ -77,10 +76,7 @@ def _find(path: str | Path) -> Path:
         return shipped[str(path)]
     if file.is_dir():
         raise StudyError(f"{path} is a folder, not a study file")
-    name = file.stem
-    close = difflib.get_close_matches(name, shipped, n=1)
-    meant = f"; did you mean the shipped study '{close[0]}'?" if close else ""
-    raise StudyError(f"there is no study file {path}{meant}", hint="oelm studies ls")
+    raise StudyError(f"there is no study file {path}{did_you_mean(file.stem, shipped)}", hint="oelm studies ls")
 
 
 def _checked(raw: dict[str, Any], problems: _Problems, *, where: str) -> Study:
@@ -124,7 +120,7 @@ def _check_recipe(recipe: Recipe, problems: _Problems) -> None:
     data = recipe.data
     task = TASKS.get(data.task)
     if task is None:
-        problems.add("recipe.data.task", f"unknown task '{data.task}'{_meant(data.task, TASKS)}")
+        problems.add("recipe.data.task", f"unknown task '{data.task}'{did_you_mean(data.task, TASKS)}")
         return
     if data.select is None and task.select is None:
         problems.add(
@@ -154,7 +150,7 @@ def _check_task(recipe: Any, problems: _Problems) -> None:
     data = recipe.get("data") if isinstance(recipe, dict) else None
     task = data.get("task") if isinstance(data, dict) else None
     if isinstance(task, str) and task and task not in TASKS:
-        problems.add("recipe.data.task", f"unknown task '{task}'{_meant(task, TASKS)}")
+        problems.add("recipe.data.task", f"unknown task '{task}'{did_you_mean(task, TASKS)}")
 
 
 def _arms(raw: Any, recipe: Recipe | None, problems: _Problems) -> dict[str, Arm]:
@@ -277,12 +273,14 @@ def _seeds(raw: Any, at: str, problems: _Problems) -> tuple[int, ...]:
 
 def _check_compare(compare: Compare, arms: Mapping[str, Arm], recipe: Recipe | None, problems: _Problems) -> None:
     if arms and compare.against not in arms:
-        problems.add("compare.against", f"'{compare.against}' is no arm{_meant(compare.against, arms)}")
+        problems.add("compare.against", f"'{compare.against}' is no arm{did_you_mean(compare.against, arms)}")
     task = TASKS.get(recipe.data.task) if recipe else None
     metric = compare.primary.metric
     if task is not None and metric not in task.metrics:
         known = f"; task '{task.name}' has {', '.join(task.metrics)}"
-        problems.add("compare.primary.metric", f"'{metric}' is not measured{_meant(metric, task.metrics) or known}")
+        problems.add(
+            "compare.primary.metric", f"'{metric}' is not measured{did_you_mean(metric, task.metrics) or known}"
+        )
     better = "lower" if metric in ("loss", "perplexity") else "higher"
     if compare.primary.better != better and task is not None and metric in task.metrics:
         problems.add("compare.primary.better", f"of {metric}, '{better}' is better")
@@ -300,7 +298,7 @@ def _override(raw: dict[str, Any], text: str, problems: _Problems) -> None:
     arms = raw.get("arms")
     keys = _split(raw, path.strip())
     if keys[0] == "arms" and len(keys) > 2 and isinstance(arms, dict) and keys[1] not in arms:
-        problems.add(f"--set {path.strip()}", f"there is no arm '{keys[1]}'{_meant(keys[1], map(str, arms))}")
+        problems.add(f"--set {path.strip()}", f"there is no arm '{keys[1]}'{did_you_mean(keys[1], map(str, arms))}")
         return
     _set(raw, path.strip(), parsed, problems, at=f"--set {path.strip()}")
 
@@ -360,14 +358,14 @@ def _said(item: Any, root: type, path: list[str]) -> str:
     kind, seen, context = item["type"], item["input"], item.get("ctx") or {}
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         siblings = _fields_at(root, path[:-1])
-        return f"unknown field{_meant(path[-1], siblings) or '; known are ' + ', '.join(siblings)}"
+        return f"unknown field{did_you_mean(path[-1], siblings) or '; known are ' + ', '.join(siblings)}"
     if kind in ("missing", "missing_argument"):
         return "is missing"
     if kind == "value_error":
         return str(context.get("error", item["msg"]))
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-        return f"{seen!r} is not known{_meant(seen, choices)}; one of {', '.join(choices)}"
+        return f"{seen!r} is not known{did_you_mean(seen, choices)}; one of {', '.join(choices)}"
     text = item["msg"].removeprefix("Input ").removeprefix("should ").replace("Input should ", "")
     return f"must {text[0].lower()}{text[1:]}, got {_short(seen)}"
 
@@ -392,13 +390,8 @@ def _unknown(data: Mapping[str, Any], known: Iterable[str], prefix: str, problem
     names = sorted(known)
     for name in data:
         if name not in names:
-            told = _meant(name, names) or "; known are " + ", ".join(names)
+            told = did_you_mean(name, names) or "; known are " + ", ".join(names)
             problems.add(f"{prefix}{name}", f"unknown field{told}")
-
-
-def _meant(value: object, choices: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(value), list(choices), n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def _short(value: object) -> str:
