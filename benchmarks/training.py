@@ -26,12 +26,12 @@ from transformers import DataCollatorWithPadding, Trainer, TrainerCallback, Trai
 
 from interleave import Ratio, ratio_of
 from oelm.data.batches import collate
-from oelm.models.build import build_model
 from oelm.study.load import load_study
 from oelm.study.plan import Cell, resolve
 from oelm.study.recipe import Recipe
 from oelm.train.cell import assembled
 from oelm.train.loop import Loop
+from oelm.train.preparation import model_for
 from oelm.train.signals import Stop
 from oelm.train.watch import Watch
 
@@ -55,7 +55,9 @@ def main() -> None:
     name = "minilm-sst2" if options.sst2 is not None else "quickstart"
     study = load_study(name, overrides)
     with tempfile.TemporaryDirectory() as folder:
-        loop = assembled(resolve(study, Cell(arm="baseline", seed=0)), Path(folder), Watch(), Stop())
+        cell = Cell(arm="baseline", seed=0)
+        (Path(folder) / cell.folder).mkdir(parents=True)
+        loop = assembled(resolve(study, cell), Path(folder), Watch(), Stop())
         mean = loop.prepared.train.lengths.mean()
         print(f"MiniLM, {name}: {mean:.1f} tokens a sentence, batch {BATCH}, {torch.get_num_threads()} threads")
 
@@ -100,13 +102,8 @@ def _each(step: Callable[[], None], number: int) -> float:
     return (time.perf_counter() - began) / number
 
 
-def _fresh(loop: Loop, recipe: Recipe) -> torch.nn.Module:
-    prepared = loop.prepared
-    return build_model(recipe.model, task=prepared.task, tokenizer=prepared.tokenizer, max_length=PADDED, seed=0)
-
-
 def _padded(loop: Loop, recipe: Recipe) -> Callable[[], None]:
-    model = _fresh(loop, recipe)
+    model = model_for(recipe, loop.prepared, seed=0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, weight_decay=0.01)
     split = loop.prepared.train
     random = torch.Generator().manual_seed(0)
@@ -138,7 +135,7 @@ class _Clock(TrainerCallback):
 
 
 def _trainer(loop: Loop, recipe: Recipe, steps: int, folder: Path) -> Callable[[], float]:
-    model = _fresh(loop, recipe)
+    model = model_for(recipe, loop.prepared, seed=0)
     split = loop.prepared.train
     rows = [
         {"input_ids": split.tokens[start:end].tolist(), "labels": int(label)}

@@ -11,8 +11,8 @@ import oelm
 
 SOURCE = Path(oelm.__file__).parent
 # Each may import from those before it, and from itself.
-ORDER = ["version", "errors", "seeds", "table", "treatment", "data", "study", "records"]
-ORDER += ["heads", "models", "train", "launch", "cli"]
+ORDER = ["version", "errors", "seeds", "table", "times", "words", "treatment", "data", "study", "records"]
+ORDER += ["analysis", "report", "heads", "models", "train", "launch", "cli"]
 # The method saves and loads models, and audits what is saved.
 EXCEPTIONS = {("heads/save.py", "models"), ("heads/folder.py", "models")}
 
@@ -39,6 +39,19 @@ def test_no_torch_until_it_is_needed():
     uses = "oelm.Treatment(freeze='qk'); oelm.seed_for(0); oelm.OelmError"
     code = f"import sys, oelm; {uses}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+READING = "import sys, oelm; r = oelm.load({folder!r}); str(r); r.table(); r.checks; {more}"
+
+
+def test_the_reading_needs_no_torch(tmp_path):
+    """A laptop with the records is enough."""
+    from made_runs import make_runs
+
+    folder = str(make_runs(tmp_path))
+    more = "from oelm.report.write import write_report; write_report(r, formats=('html', 'md')); "
+    more += "heavy = {'torch', 'transformers', 'accelerate'} & set(sys.modules); assert not heavy, heavy"
+    subprocess.run([sys.executable, "-c", READING.format(folder=folder, more=more)], check=True)
 
 
 def test_heads_needs_no_transformers():

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from oelm.version import __version__
 
 if TYPE_CHECKING:
+    from oelm.analysis.flags import Flag
+    from oelm.analysis.results import Results, load
+    from oelm.analysis.verdicts import Comparison
     from oelm.errors import (
         AuditFailed,
         CellError,
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from oelm.heads.prove import prove_layout
     from oelm.heads.save import from_pretrained
     from oelm.heads.view import HeadView
-    from oelm.launch.local import Comparison, compare, run_cell
+    from oelm.launch.local import compare, run_cell
     from oelm.launch.plan import Plan, plan
     from oelm.records.record import Record, read_record
     from oelm.seeds import seed_for
@@ -49,11 +52,12 @@ _HOMES = {
     "AuditFailed": "errors",
     "Cell": "study.plan",
     "CellError": "errors",
-    "Comparison": "launch.local",
+    "Comparison": "analysis.verdicts",
     "Counts": "heads.count",
     "DataError": "errors",
     "DiskError": "errors",
     "Finding": "heads.audit",
+    "Flag": "analysis.flags",
     "FolderError": "errors",
     "HeadView": "heads.view",
     "Layout": "heads.layouts",
@@ -62,6 +66,7 @@ _HOMES = {
     "Orthonormality": "heads.measure",
     "Plan": "launch.plan",
     "Record": "records.record",
+    "Results": "analysis.results",
     "Stopped": "errors",
     "Study": "study.study",
     "StudyError": "errors",
@@ -74,6 +79,7 @@ _HOMES = {
     "count": "heads.count",
     "find_heads": "heads.find",
     "from_pretrained": "heads.save",
+    "load": "analysis.results",
     "load_study": "study.load",
     "orthonormality": "heads.measure",
     "plan": "launch.plan",
@@ -96,6 +102,7 @@ __all__ = [
     "DataError",
     "DiskError",
     "Finding",
+    "Flag",
     "FolderError",
     "HeadView",
     "Layout",
@@ -104,6 +111,7 @@ __all__ = [
     "Orthonormality",
     "Plan",
     "Record",
+    "Results",
     "Stopped",
     "Study",
     "StudyError",
@@ -117,6 +125,7 @@ __all__ = [
     "count",
     "find_heads",
     "from_pretrained",
+    "load",
     "load_study",
     "orthonormality",
     "plan",

@@ -12,7 +12,6 @@ import torch
 import oelm
 import tiny_study
 from oelm.data.batches import Order
-from oelm.launch import results
 from oelm.records.store import status_of
 from oelm.study.load import load_study, study_from_dict
 from oelm.study.plan import Cell
@@ -75,6 +74,31 @@ def test_every_cell_leaves_what_it_promises(study, tmp_path):
         assert audited.ok
 
 
+def test_the_heads_are_measured_at_the_start_and_at_the_end(study, tmp_path):
+    comparison = oelm.compare(study, out=tmp_path / "runs", seeds=[0])
+    baseline, treated = comparison.records.values()
+    for record in (baseline, treated):
+        for heads in (record.heads["start"], record.heads["final"]):
+            for role in ("q", "k"):  # two layers of four heads
+                assert [len(row) for row in heads["norm"][role]] == [4, 4]
+                assert [len(row) for row in heads["deviation"][role]] == [4, 4]
+            assert all(spread > 0 for spread in heads["logit_spread"])
+            assert all(0 < entropy < math.log(32) for entropy in heads["entropy"])
+        assert record.heads["start"]["logit_spread"] != record.heads["final"]["logit_spread"]
+    start, final = treated.heads["start"], treated.heads["final"]
+    assert max(max(row) for role in ("q", "k") for row in start["deviation"][role]) < 1e-5
+    assert (start["norm"], start["deviation"]) == (final["norm"], final["deviation"]), "frozen"
+    start, final = baseline.heads["start"], baseline.heads["final"]
+    assert start["norm"] != final["norm"], "trained"
+    # Rows of std 0.02 became rows of length one: 1 / (0.02 ** 2 * 128) times as far apart.
+    ratio = treated.heads["start"]["logit_spread"][0] / start["logit_spread"][0]
+    assert math.isclose(ratio, 1 / (0.02**2 * 128), rel_tol=0.1)
+    folder = tmp_path / "runs/tiny/baseline/seed-0"
+    older = {name: value for name, value in json.loads((folder / "record.json").read_text()).items() if name != "heads"}
+    (folder / "record.json").write_text(json.dumps(older))
+    assert oelm.read_record(folder).heads == {}, "made before they were measured"
+
+
 def test_per_example_predictions_give_the_reported_metrics(study, tmp_path):
     record = oelm.run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
     table = parquet.read_table(tmp_path / "runs/tiny/baseline/seed-0/predictions.parquet").to_pylist()
@@ -87,25 +111,34 @@ def test_per_example_predictions_give_the_reported_metrics(study, tmp_path):
 
 
 def test_arms_of_a_seed_share_batches_and_all_other_weights(study, tmp_path, monkeypatch):
-    seen, starts = [], []
+    trained: list[list] = []
     at = Order.at
 
+    class Training(Watch):
+        running = False
+
+        def begins(self, cell, *, step, total):
+            trained.append([])
+            self.running = True
+
+        def ends(self, cell, *, status):
+            self.running = False
+
+    watch = Training()
+
     def noted(self, step):
-        seen.append((step, [rows.tolist() for rows in at(self, step)]))
+        if watch.running:  # what is looked at before a cell begins is not trained on
+            trained[-1].append((step, [rows.tolist() for rows in at(self, step)]))
         return at(self, step)
 
-    class Starts(Watch):
-        def begins(self, cell, *, step, total):
-            starts.append(len(seen))
-
     monkeypatch.setattr(Order, "at", noted)
-    comparison = oelm.compare(study, out=tmp_path / "runs", seeds=[0], watch=Starts())
-    first, second = seen[: starts[1]], seen[starts[1] :]
+    comparison = oelm.compare(study, out=tmp_path / "runs", seeds=[0], watch=watch)
+    first, second = trained
     assert first == second
     assert len(first) == 24
     a, b = comparison.records.values()
     assert a.start == b.start, "the hashes of batches and of weights before the treatment agree"
-    assert results.pairing(comparison) == {0: True}
+    assert not [flag for flag in comparison.checks if flag.code == "UNPAIRED"]
     other = oelm.run_cell(study, arm="baseline", seed=1, out=tmp_path / "runs")
     assert other.start["batches"] != a.start["batches"]
     assert other.start["weights"] != a.start["weights"]
@@ -113,16 +146,15 @@ def test_arms_of_a_seed_share_batches_and_all_other_weights(study, tmp_path, mon
 
 def test_other_weights_are_the_same_bits_at_the_start(study):
     """Not by a hash in a record, but weight by weight, after the treatment."""
-    from oelm.models.build import build_model
     from oelm.study.plan import resolve
-    from oelm.train.cell import prepared_for
+    from oelm.train.preparation import model_for, prepared_for
 
     states = []
     for arm in study.arms:
         recipe = resolve(study, Cell(arm=arm, seed=0)).recipe
         prepared = prepared_for(recipe, Watch())
         torch.rand(len(states))  # whatever happened to the global generator before
-        model = build_model(recipe.model, task=prepared.task, tokenizer=prepared.tokenizer, max_length=32, seed=0)
+        model = model_for(recipe, prepared, seed=0)
         oelm.apply(model, study.arms[arm].treatment, seed=0)
         states.append(model.state_dict())
     differ = {name for name in states[0] if not torch.equal(states[0][name], states[1][name])}
@@ -239,16 +271,22 @@ def test_every_arm_is_tuned_on_the_same_grid_and_seeds_of_its_own(tmp_path):
 
 
 def test_the_table_shows_differences_seed_by_seed(study, tmp_path):
+    from oelm.analysis.shown import as_dict
+
     comparison = oelm.compare(study, out=tmp_path / "runs")
-    data = results.results(comparison)
+    data = json.loads(json.dumps(as_dict(comparison)))
     base, other = data["arms"]["baseline"], data["arms"]["oelm-freeze"]
-    assert other["differences"] == {seed: other["final"][seed] - base["final"][seed] for seed in (0, 1)}
+    assert other["differences"] == {seed: other["final"][seed] - base["final"][seed] for seed in ("0", "1")}
     assert base["differences"] == {}
     assert other["trainable"] == base["trainable"] - 2 * 2 * 128 * 128
     shown = str(comparison)
     for difference in other["differences"].values():
         assert f"{difference:+.4f}" in shown
     assert "same other weights and saw the same batches" in shown
+    assert other["verdict"]["n"] == 2
+    again = oelm.load(tmp_path / "runs")
+    assert str(again) == shown, "read later, they say the same"
+    assert again.floors, "what a bag of words reaches is kept beside the records"
 
 
 def test_a_plan_says_what_will_run_and_what_differs(study, tmp_path):
@@ -402,7 +440,7 @@ def test_an_arm_whose_tuning_fails_is_left_out_and_the_others_go_on(tmp_path, mo
     content |= {"tune": {"optimizer.lr": [1e-3, 3e-3], "seeds": [100]}, "seeds": [0]}
     comparison = oelm.compare(study_from_dict(content), out=tmp_path / "runs")
     assert [cell.arm for cell in comparison.records] == ["baseline"]
-    assert "oelm-freeze: left out, because its tuning cell" in str(comparison)
+    assert "left out: oelm-freeze: its tuning cell" in str(comparison)
     assert "no luck" in str(comparison)
 
 

@@ -89,6 +89,7 @@ def outcome(cell: Path) -> dict[str, object]:
         "evaluations": record.evaluations,
         "report": record.report,
         "start": record.start,
+        "heads": record.heads,
         "lr": record.lr,
         "audits": [audit["step"] for audit in record.audits],
         "predictions": parquet.read_table(cell / "predictions.parquet").to_pydict(),

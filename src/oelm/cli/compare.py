@@ -8,10 +8,7 @@ import typer
 
 from oelm.cli.quiet import quiet_loading
 from oelm.errors import StudyError
-from oelm.launch.local import RUNS, run_cell
-from oelm.launch.local import compare as run_study
-from oelm.launch.results import results
-from oelm.records.store import FINISHED, status_of
+from oelm.records.store import FINISHED, RUNS, status_of
 from oelm.study.load import load_study
 from oelm.study.plan import cells, points, restricted, tuning_cells
 
@@ -32,7 +29,9 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Run what is missing of a study, and show its results. The same command goes on after any interruption."""
+    from oelm.analysis.shown import as_dict
     from oelm.cli.progress import progress
+    from oelm.launch.local import compare as run_study
 
     loaded = load_study(study, overrides or ())
     chosen_arms = None if arms is None else [name.strip() for name in arms.split(",") if name.strip()]
@@ -41,9 +40,9 @@ def compare(
     folder = out / loaded.name
     missing = [cell for cell in (*tuning_cells(part), *cells(part)) if status_of(folder / cell.folder) not in FINISHED]
     with quiet_loading(), progress(len(missing)) as watch:
-        comparison = run_study(loaded, out=out, arms=chosen_arms, seeds=chosen_seeds, watch=watch)
-    typer.echo(json.dumps(results(comparison), indent=2) if as_json else f"{comparison}\n\nRecords: {folder}")
-    if comparison.left_out or any(record.status != "done" for record in comparison.records.values()):
+        results = run_study(loaded, out=out, arms=chosen_arms, seeds=chosen_seeds, watch=watch)
+    typer.echo(json.dumps(as_dict(results), indent=2) if as_json else f"{results}\n\nRecords: {folder}")
+    if any(status_of(folder / cell.folder) != "done" for cell in cells(part)):
         raise typer.Exit(1)
 
 
@@ -57,6 +56,7 @@ def train(
 ) -> None:
     """Run one cell of a study."""
     from oelm.cli.progress import progress
+    from oelm.launch.local import run_cell
 
     loaded = load_study(study, overrides or ())
     number = len(points(loaded)) if loaded.tune is not None and seed in loaded.tune.seeds else 1

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from oelm.cli import studies
+from oelm.cli import claims, studies
 from oelm.cli.audit import audit
+from oelm.cli.check import check
 from oelm.cli.compare import compare, train
 from oelm.cli.inspect import inspect
 from oelm.cli.plan import plan
@@ -21,9 +22,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Head-wise orthogonal, frozen queries and keys on any Transformer: applied exactly, audited, compared fairly.",
 )
-for command in (plan, compare, status, train, inspect, audit):
+for command in (plan, check, compare, status, train, inspect, audit):
     app.command()(command)
 app.add_typer(studies.app, name="studies")
+app.add_typer(claims.app, name="claims")
 
 
 def _version(wanted: bool) -> None:

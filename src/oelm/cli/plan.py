@@ -7,7 +7,7 @@ import typer
 
 from oelm.cli.compare import JsonOption, OutOption, SetOption, StudyArgument
 from oelm.cli.quiet import quiet_loading
-from oelm.launch.local import RUNS
+from oelm.records.store import RUNS
 from oelm.study.load import load_study
 
 

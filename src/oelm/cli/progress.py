@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from oelm.launch.results import duration
 from oelm.study.plan import Cell
+from oelm.times import duration
 from oelm.train.watch import Watch
 
 _QUIET = 5.0  # seconds without a line before preparations are mentioned in a log

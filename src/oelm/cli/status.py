@@ -8,9 +8,8 @@ import typer
 
 from oelm.cli.compare import JsonOption
 from oelm.errors import CellError
-from oelm.launch.local import RUNS
 from oelm.records.record import read_record
-from oelm.records.store import MAKINGS, STEPS, cell_folders, read_json, status_of
+from oelm.records.store import MAKINGS, RUNS, STEPS, cell_folders, read_json, status_of
 from oelm.table import aligned
 
 

@@ -5,7 +5,6 @@ Examples of a classification task are kept in Arrow files, text for language mod
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -18,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oelm.data.cache import key_of, made_once
-from oelm.data.sources import Source, pieces, read_documents, read_rows
+from oelm.data.reading import Reading
+from oelm.data.sources import Source
 from oelm.data.tasks import Task
 from oelm.data.tokenizer import tokenizer_fingerprint
 from oelm.errors import DataError
-from oelm.seeds import seed_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +101,7 @@ def prepare(
     files = source.fingerprint()
     _check_apart(files, source)
     data = {"task": task.name, "files": files, "local": source.local, "select": select, "joiner": joiner}
-    reading = _Reading(source, select)
+    reading = Reading(source, select)
     chosen = tokenizer(reading.training_texts, data)
     tokens = tokenizer_fingerprint(chosen)
     facts = {"format": _FORMAT, "data": data, "tokenizer": tokens, "max_length": max_length}
@@ -144,96 +143,8 @@ def _check_apart(files: dict[str, list[str]], source: Source) -> None:
                 )
 
 
-class _Reading:
-    """The rows of a source, divided into `train`, `select` and one `report-...` for each split that is reported.
-
-    Rows that are held out are the same for every arm and seed. No other row with the same text is trained on.
-    """
-
-    def __init__(self, source: Source, select: int | None):
-        self.source = source
-        self.task = source.task
-        own = self.task.select if select is None else None
-        if select is None and own not in source.files:
-            raise DataError(
-                f"there is no split '{own}' to select on" if own else "the task has no split to select on",
-                where="recipe.data.path",
-                hint="select: 1000 holds out as many training examples",
-            )
-        self.held_for_select = select or 0
-        self.whole = {} if own is None else {"select": own}
-        """Published splits that are taken as they are."""
-        self.whole |= {f"report-{split}": split for split in self.task.report if split in source.files}
-        self.report_is_held = not any(name.startswith("report-") for name in self.whole)
-
-    def held_out(self, number: int) -> dict[str, NDArray[np.int64]]:
-        """Which of the `number` training rows are held out, by what for."""
-        order = np.random.default_rng(seed_for(0, "held out", self.task.name)).permutation(number)
-        report = min(self.task.held_out, number // 10) if self.report_is_held else 0
-        taken = report + self.held_for_select
-        if taken * 2 > number or (self.report_is_held and not report):
-            raise DataError(
-                f"the task has {number} training examples; {taken} cannot be held out of them",
-                why="at most half may be, and one in ten to report on",
-                where="recipe.data.select",
-            )
-        held = {"report-held_out": order[:report]} if report else {}
-        return held | ({"select": order[report:taken]} if self.held_for_select else {})
-
-    def documents(self) -> Iterator[tuple[str, str]]:
-        """(split, document) for all text of the task, without holding all of it in memory."""
-        train = self._training_documents
-        held = {number: name for name, rows in self.held_out(sum(1 for _ in train())).items() for number in rows}
-        texts = {document for number, document in enumerate(train()) if number in held}
-        for number, document in enumerate(train()):
-            if number in held:
-                yield held[number], document
-            elif document not in texts:
-                yield "train", document
-        for name, split in self.whole.items():
-            for document in read_documents(self.source, split):
-                yield name, document
-
-    def _training_documents(self) -> Iterator[str]:
-        first = list(itertools.islice(read_documents(self.source, "train"), 20))
-        if len(first) < 20 and (self.report_is_held or self.held_for_select):
-            return iter(pieces(first))
-        return read_documents(self.source, "train")
-
-    def tables(self) -> dict[str, pa.Table]:
-        """The examples of a classification task, with the number of their row."""
-        rows = self._table("train")
-        if len(set(rows["label"].to_pylist())) < 2:
-            raise DataError(
-                "all training examples have one label: there is nothing to learn",
-                where=", ".join(str(path) for path in self.source.files["train"]),
-            )
-        held = self.held_out(rows.num_rows)
-        names = [name for name in rows.column_names if name.startswith("text")]
-        texts = list(zip(*(rows[name].to_pylist() for name in names), strict=True))
-        away = {texts[number] for numbers in held.values() for number in numbers}
-        left = np.array([number for number, text in enumerate(texts) if text not in away], dtype=np.int64)
-        split = {name: rows.take(np.sort(numbers)) for name, numbers in held.items()}
-        return {"train": rows.take(left), **split, **{name: self._table(own) for name, own in self.whole.items()}}
-
-    def _table(self, split: str) -> pa.Table:
-        import pyarrow as pa
-
-        rows = read_rows(self.source, split)
-        return rows.append_column("row", pa.array(np.arange(rows.num_rows)))
-
-    def training_texts(self) -> Iterator[str]:
-        if self.task.kind == "language-modelling":
-            yield from (document for split, document in self.documents() if split == "train")
-        else:
-            table = self.tables()["train"]
-            for name in table.column_names:
-                if name.startswith("text"):
-                    yield from table[name].to_pylist()
-
-
 def _write_examples(
-    folder: Path, reading: _Reading, tokenizer: Any, *, max_length: int, joiner: str | None, watch: Watch
+    folder: Path, reading: Reading, tokenizer: Any, *, max_length: int, joiner: str | None, watch: Watch
 ) -> None:
     import pyarrow as pa
 
@@ -291,7 +202,7 @@ def _encode(tokenizer: Any, rows: pa.Table, max_length: int, joiner: str | None)
 
 
 def _write_tokens(
-    folder: Path, reading: _Reading, tokenizer: Any, *, max_length: int, joiner: str | None, watch: Watch
+    folder: Path, reading: Reading, tokenizer: Any, *, max_length: int, joiner: str | None, watch: Watch
 ) -> None:
     if tokenizer.eos_token_id is None:
         raise DataError("the tokenizer has no token for the end of a text", hint="another data.tokenizer")

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from oelm.errors import UnknownLayout
 from oelm.heads.find import find_projections
+from oelm.heads.inputs import seeing_inputs
 from oelm.heads.view import Projection
 
 Look = Callable[[nn.Module], Sequence[Tensor]]
@@ -29,7 +30,8 @@ def prove_layout(model: nn.Module, inputs: dict[str, Any] | None = None, *, maps
     try:
         with torch.no_grad():
             projections = find_projections(model)
-            before, seen = _look_at_inputs(model, projections, look)
+            with seeing_inputs(projections) as seen:
+                before = [layer_map.clone() for layer_map in look(model) or () if layer_map is not None]
             if len(before) <= max(projection.layer for projection in projections):
                 raise UnknownLayout(
                     f"the model shows {len(before)} attention maps for {1 + projections[-1].layer} layers",
@@ -38,38 +40,11 @@ def prove_layout(model: nn.Module, inputs: dict[str, Any] | None = None, *, maps
             for projection in projections:
                 for head in range(projection.num_heads):
                     _prove_head(model, projection, head, before[projection.layer], look)
+                # Given something else too (relative positions), it cannot be disturbed for one token alone.
                 if seen[projection].numel():
-                    _prove_role(model, projection, seen[projection], before[projection.layer], look)
+                    _prove_role(model, projection, seen[projection][0], before[projection.layer], look)
     finally:
         model.train(training)
-
-
-def _look_at_inputs(
-    model: nn.Module, projections: Sequence[Projection], look: Look
-) -> tuple[list[Tensor], dict[Projection, Tensor]]:
-    """The maps, and what each projection is given for the first sequence, (tokens, width)."""
-    seen: dict[Projection, Tensor] = {}
-
-    def remember(projection: Projection) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            given = [*args, *kwargs.values()]
-            batch = given[1] if isinstance(module, nn.MultiheadAttention) and projection.role == "k" else given[0]
-            if isinstance(module, nn.MultiheadAttention) and not module.batch_first:
-                batch = batch.transpose(0, 1)
-            # Given something else too (relative positions, in DeBERTa), it cannot be disturbed for one token alone.
-            again = projection in seen and not torch.equal(seen[projection], batch[0])
-            seen[projection] = batch.new_empty(0) if again else batch[0]
-
-        return hook
-
-    handles = [
-        projection.owner.register_forward_pre_hook(remember(projection), with_kwargs=True) for projection in projections
-    ]
-    try:
-        return [layer_map.clone() for layer_map in look(model) or () if layer_map is not None], seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _prove_head(model: nn.Module, projection: Projection, head: int, before: Tensor, look: Look) -> None:

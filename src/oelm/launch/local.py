@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
-from oelm.errors import StudyError
+from oelm.analysis.results import LeftOut, Results, read_results
+from oelm.errors import CellError, DataError, StudyError
 from oelm.records.record import Record, read_record
-from oelm.records.store import FINISHED, status_of
+from oelm.records.store import FINISHED, RUNS, STUDY, status_of, write_json, writing
 from oelm.study.plan import Cell, Point, cells, points, resolve, restricted, tuning_cells
 from oelm.study.study import Study
 from oelm.train.watch import Watch
-
-RUNS = Path("runs")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """The records of a study's cells, arm by arm and seed by seed."""
-
-    study: Study
-    folder: Path
-    records: dict[Cell, Record]
-    tuned: dict[str, Point]
-    left_out: dict[str, str]
-    """Arms that could not be tuned, and why."""
-
-    def __str__(self) -> str:
-        from oelm.launch.results import shown
-
-        return shown(self)
+from oelm.words.text import plain
 
 
 def compare(
@@ -40,34 +23,61 @@ def compare(
     arms: list[str] | None = None,
     seeds: list[int] | None = None,
     watch: Watch | None = None,
-) -> Comparison:
-    """Run what is missing of a study, and read the rest: first its tuning, if it has one, then its cells."""
-    from oelm.train.cell import check_arms, check_makings, run
+) -> Results:
+    """Run what is missing of a study, first its tuning, if it has one, then its cells; and read all of it."""
+    from oelm.train.cell import run
+    from oelm.train.checks import check_arms, check_makings
 
     part = restricted(study, arms=_known(arms, study), seeds=seeds)
     folder, watch = Path(out) / study.name, watch or Watch()
     for cell in tuning_cells(part):  # all of it before any of it
-        check_makings(resolve(study, cell), folder / cell.folder)
+        check_makings(resolve(study, cell), folder)
     if study.tune is None:
         for cell in cells(part):
-            check_makings(resolve(study, cell), folder / cell.folder)
+            check_makings(resolve(study, cell), folder)
     missing = [cell for cell in (*tuning_cells(part), *cells(part)) if status_of(folder / cell.folder) not in FINISHED]
     if missing:
         check_arms([resolve(study, Cell(arm=arm, seed=part.seeds[0])) for arm in part.arms], watch=watch)
+    _write_study(study, folder)
     for cell in tuning_cells(part):
-        run(resolve(study, cell), folder=folder / cell.folder, watch=watch)
-    tuned, left_out = {}, {}
+        run(resolve(study, cell), root=folder, watch=watch)
+    tuned, untuned = {}, []
     for arm in part.arms if study.tune else ():
         try:
             tuned[arm] = best_point(study, arm, folder)
         except StudyError as error:
-            left_out[arm] = str(error).splitlines()[0]
-    records = {
-        cell: run(resolve(study, cell, tuned.get(cell.arm)), folder=folder / cell.folder, watch=watch)
-        for cell in cells(part)
-        if cell.arm not in left_out
-    }
-    return Comparison(study=study, folder=folder, records=records, tuned=tuned, left_out=left_out)
+            untuned.append(LeftOut(where=arm, why=plain(str(error).splitlines()[0])))
+    for cell in cells(part):
+        if not any(out.where == cell.arm for out in untuned):
+            run(resolve(study, cell, tuned.get(cell.arm)), root=folder, watch=watch)
+    read = read_results(folder)
+    _keep_floors(read, watch)
+    return replace(read.restricted(arms=list(part.arms), seeds=list(part.seeds)), left_out=(*untuned, *read.left_out))
+
+
+def _write_study(study: Study, folder: Path) -> None:
+    """What the cells of a folder are compared by, for whoever reads them later."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / STUDY, study.to_dict())
+
+
+def _keep_floors(results: Results, watch: Watch) -> None:
+    """What a model without attention reaches on the same rows, where it is not known yet."""
+    from oelm.analysis.floors import floor_for, floors_in, keep_floor
+
+    for cell, record in results.records.items():
+        if record.status != "done" or floor_for(record, floors_in(results.folder)) is not None:
+            continue
+        from oelm.train.preparation import prepared_for, reading_for
+
+        watch.prepares("training a model of word counts to compare with", 0, 0)
+        recipe = resolve(results.study, cell).recipe
+        try:
+            keep_floor(results.folder, prepared_for(recipe, watch), reading_for(recipe))
+        except (DataError, CellError) as error:  # the cells are done; the data are gone, or an old floor is damaged
+            watch.says(f"there is no floor to compare with: {str(error).splitlines()[0]}")
+            return
 
 
 def run_cell(study: Study, *, arm: str, seed: int, out: str | Path = RUNS, watch: Watch | None = None) -> Record:
@@ -79,7 +89,7 @@ def run_cell(study: Study, *, arm: str, seed: int, out: str | Path = RUNS, watch
     if study.tune is not None and seed in study.tune.seeds:
         for point in points(study):
             cell = Cell(arm=arm, seed=seed, point=point)
-            run(resolve(study, cell), folder=folder / cell.folder, watch=watch)
+            run(resolve(study, cell), root=folder, watch=watch)
         best = Cell(arm=arm, seed=seed, point=best_point(study, arm, folder, seeds=(seed,)))
         record = read_record(folder / best.folder)
         assert record is not None
@@ -91,7 +101,7 @@ def run_cell(study: Study, *, arm: str, seed: int, out: str | Path = RUNS, watch
         )
     cell = Cell(arm=arm, seed=seed)
     tuned = best_point(study, arm, folder) if study.tune else None
-    return run(resolve(study, cell, tuned), folder=folder / cell.folder, watch=watch)
+    return run(resolve(study, cell, tuned), root=folder, watch=watch)
 
 
 def best_point(study: Study, arm: str, folder: Path, *, seeds: tuple[int, ...] | None = None) -> Point:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from oelm.errors import OelmError, StudyError
-from oelm.launch.local import RUNS, best_point
-from oelm.launch.results import duration
-from oelm.records.store import FINISHED, Status, status_of
+from oelm.launch.local import best_point
+from oelm.records.store import FINISHED, RUNS, Status, status_of
 from oelm.study.plan import Cell, cells, differences, resolve, tuning_cells
 from oelm.study.study import Study, Value, shown_changes
 from oelm.table import aligned
+from oelm.times import duration
 from oelm.train.watch import Watch
 
 _MEASURED_STEPS = 5
@@ -86,14 +86,14 @@ def plan(study: Study, *, out: str | Path = RUNS, measure: bool = True, watch: W
 
 
 def _status(study: Study, cell: Cell, folder: Path) -> Status | Literal["changed"]:
-    from oelm.train.cell import check_makings
+    from oelm.train.checks import check_makings
 
     status = status_of(folder / cell.folder)
     if status == "waiting":
         return status
     try:
         tuned = best_point(study, cell.arm, folder) if study.tune is not None and cell.point is None else None
-        check_makings(resolve(study, cell, tuned), folder / cell.folder)
+        check_makings(resolve(study, cell, tuned), folder)
     except StudyError:
         return "changed"
     return status
@@ -101,8 +101,8 @@ def _status(study: Study, cell: Cell, folder: Path) -> Status | Literal["changed
 
 def _measured(study: Study, folder: Path, watch: Watch) -> Estimate:
     from oelm.heads.savings import saving
-    from oelm.models.build import build_model
     from oelm.train.cell import assembled
+    from oelm.train.preparation import model_for
     from oelm.train.signals import Stop
 
     arm = study.compare.against
@@ -115,6 +115,7 @@ def _measured(study: Study, folder: Path, watch: Watch) -> Estimate:
             point = tuple((path, values[0]) for path, values in study.tune.grid.items())
     resolved = resolve(study, cell, point)
     with tempfile.TemporaryDirectory() as place:
+        (Path(place) / cell.folder).mkdir(parents=True)
         loop = assembled(resolved, Path(place), watch, Stop())
         times = []
         for number in range(min(_MEASURED_STEPS, loop.total)):
@@ -129,13 +130,7 @@ def _measured(study: Study, folder: Path, watch: Watch) -> Estimate:
     passes = examples / recipe.batch.size
     # A forward pass is about a third of a step.
     seconds = step * loop.total + passes * step / recipe.batch.accumulate / 3
-    model = build_model(
-        recipe.model,
-        task=prepared.task,
-        tokenizer=prepared.tokenizer,
-        max_length=recipe.data.max_length,
-        seed=cell.seed,
-    )
+    model = model_for(recipe, prepared, seed=cell.seed)
     total = loop.applied.counts.total
     trainable = {name: total - saving(model, other.treatment).frozen for name, other in study.arms.items()}
     return Estimate(

@@ -1,6 +1,6 @@
 """Record: what a cell left behind, as data that needs no torch to be read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -36,6 +36,8 @@ class Record:
     """Step, whether it passed, findings."""
     provenance: dict[str, Any]
     """Versions, commit, machine, threads, seeds, and every start of the cell."""
+    heads: dict[str, Any] = field(default_factory=dict)
+    """`start` (after the treatment) and `final`: what `oelm.heads.attention.measure_heads` says of the model."""
     error: dict[str, Any] | None = None
     """Of a cell that is not `done`: what happened, and the traceback."""
 
@@ -63,6 +65,7 @@ def read_record(folder: Path) -> Record | None:
         raise CellError(
             f"{path} has format {number}; this oelm reads up to {FORMAT}", hint="pip install --upgrade oelm"
         )
+    data.setdefault("heads", {})  # the first records have none
     kinds: dict[str, Any] = {name: getattr(kind, "__origin__", kind) for name, kind in Record.__annotations__.items()}
     for name, kind in kinds.items():
         value = data.get(name)

@@ -20,6 +20,9 @@ FINISHED = ("done", "diverged", "audit-failed")
 """Never run again. A cell that failed is tried again by the next command."""
 
 RECORD, MAKINGS, STEPS, PREDICTIONS = "record.json", "cell.json", "steps.jsonl", "predictions.parquet"
+STUDY = "study.json"  # in the folder of the study
+RUNS = Path("runs")
+"""Where cells are kept, unless another place is named."""
 CHECKPOINTS, MODEL, HOLDER = "checkpoints", "model", "running.json"
 _LOCK = ".lock"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

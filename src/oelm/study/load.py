@@ -1,12 +1,12 @@
 """Load a study: from a file or the name of a shipped one, with all its problems reported together.
 
-Pydantic is used here and nowhere else: beyond this border everything is a plain frozen dataclass.
+Pydantic is used at this border, and beyond it everything is a plain frozen dataclass.
 """
 
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -17,13 +17,15 @@ from pydantic import TypeAdapter, ValidationError
 from oelm.data.tasks import TASKS
 from oelm.errors import StudyError, TreatmentError, did_you_mean
 from oelm.study import yaml
+from oelm.study.hypothesis import MEASURED, Hypothesis, Rule, parse_estimand
 from oelm.study.recipe import CHOICES_OF_BUDGET, Recipe
 from oelm.study.shipped import shipped_studies
 from oelm.study.study import Arm, Compare, Study, Tune, Value
 from oelm.treatment import Treatment
 
-FIELDS = ("study", "version", "notes", "recipe", "arms", "tune", "seeds", "compare")
+FIELDS = ("study", "version", "notes", "recipe", "arms", "tune", "seeds", "compare", "hypotheses")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")  # becomes the name of a folder
+_LARGEST = 1e300  # of a margin; whole numbers in a file may be beyond all floats
 _recipe = TypeAdapter(Recipe)
 _compare = TypeAdapter(Compare)
 _T = TypeVar("_T")
@@ -50,7 +52,10 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> Study:
 
 def study_from_dict(raw: Mapping[str, Any], *, where: str = "the study") -> Study:
     """A study from plain data in the form of the file."""
-    return _checked(json.loads(json.dumps(raw)), _Problems(), where=where)
+    try:
+        return _checked(json.loads(json.dumps(raw)), _Problems(), where=where)
+    except RecursionError:
+        raise StudyError(f"{where} is no study", why="it is nested without end") from None
 
 
 def with_changes(recipe: Recipe, changes: Mapping[str, Value]) -> Recipe:
@@ -97,6 +102,7 @@ def _checked(raw: dict[str, Any], problems: _Problems, *, where: str) -> Study:
     compare = _validated(_compare, raw.get("compare"), "compare", problems)
     if compare is not None:
         _check_compare(compare, arms, recipe, problems)
+    hypotheses = _hypotheses(raw.get("hypotheses"), arms, recipe, problems)
     notes = raw.get("notes") or []
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         problems.add("notes", f"must be a list of texts (in quotation marks, if there is a colon), got {notes!r}")
@@ -113,6 +119,7 @@ def _checked(raw: dict[str, Any], problems: _Problems, *, where: str) -> Study:
         seeds=seeds,
         tune=tune,
         compare=compare,
+        hypotheses=hypotheses,
     )
 
 
@@ -289,6 +296,60 @@ def _check_compare(compare: Compare, arms: Mapping[str, Arm], recipe: Recipe | N
         problems.add("compare.primary.smallest_interesting", f"must be greater than 0, got {smallest}")
 
 
+def _hypotheses(
+    raw: Any, arms: Mapping[str, Arm], recipe: Recipe | None, problems: _Problems
+) -> tuple[Hypothesis, ...]:
+    if raw is None:
+        return ()
+    if not isinstance(raw, dict):
+        problems.add("hypotheses", f"must be a mapping from names to hypotheses, got {_short(raw)}")
+        return ()
+    found = (_hypothesis(str(name), row, arms, recipe, problems) for name, row in raw.items())
+    return tuple(hypothesis for hypothesis in found if hypothesis is not None)
+
+
+def _hypothesis(
+    name: str, raw: Any, arms: Mapping[str, Arm], recipe: Recipe | None, problems: _Problems
+) -> Hypothesis | None:
+    at, before = f"hypotheses.{name}", len(problems)
+    known = ("statement", "estimand", "rule", "margin")
+    if not isinstance(raw, dict):
+        problems.add(at, f"must be a mapping of {', '.join(known)}, got {_short(raw)}")
+        return None
+    _unknown(raw, known, f"{at}.", problems)
+    statement, text, rule, margin = (raw.get(field) for field in known)
+    if not isinstance(statement, str) or not statement:
+        problems.add(f"{at}.statement", f"must be a sentence, got {_short(statement)}")
+    if rule not in get_args(Rule):
+        problems.add(
+            f"{at}.rule", f"{rule!r} is not known{did_you_mean(rule, get_args(Rule))}; one of below, above, within"
+        )
+    if isinstance(margin, bool) or not isinstance(margin, int | float) or not abs(margin) <= _LARGEST:
+        problems.add(f"{at}.margin", f"must be a number, got {_short(margin)}")
+    elif rule == "within" and margin <= 0:
+        problems.add(f"{at}.margin", f"must be greater than 0, got {margin}")
+    try:
+        estimand = parse_estimand(str(text))
+    except ValueError as error:
+        problems.add(f"{at}.estimand", str(error))
+        return None
+    for arm in (estimand.arm, estimand.against):
+        if arm is not None and arms and arm not in arms:
+            problems.add(f"{at}.estimand", f"'{arm}' is no arm{did_you_mean(arm, arms)}")
+    if estimand.arm == estimand.against:
+        problems.add(f"{at}.estimand", f"compares '{estimand.arm}' with itself")
+    task = TASKS.get(recipe.data.task) if recipe else None
+    metrics = (*(task.metrics if task else ()), *MEASURED)
+    if task is not None and estimand.metric not in metrics:
+        told = did_you_mean(estimand.metric, metrics) or f"; there are {', '.join(metrics)}"
+        problems.add(f"{at}.estimand", f"'{estimand.metric}' is not measured{told}")
+    if estimand.form == "value" and rule == "within":
+        problems.add(f"{at}.rule", "'within' needs two arms: metric(a) - metric(b), or metric(a) / metric(b)")
+    if len(problems) > before:
+        return None
+    return Hypothesis(name=name, statement=statement, estimand=estimand, rule=rule, margin=float(margin))  # type: ignore[arg-type]
+
+
 def _override(raw: dict[str, Any], text: str, problems: _Problems) -> None:
     path, equals, value = text.partition("=")
     if not equals or not path.strip():
@@ -337,7 +398,25 @@ def _split(data: dict[str, Any], path: str) -> list[str]:
     return [head, name, *(rest.split(".") if rest else [])]
 
 
-def _validated(adapter: TypeAdapter[_T], data: Any, at: str, problems: _Problems) -> _T | None:
+def checked(
+    raw: Any, adapter: TypeAdapter[_T], root: type, *, where: str, also: Callable[[_T], Iterable[tuple[str, str]]]
+) -> _T:
+    """Plain data of another file than a study as what `root` says, or a StudyError with all its problems.
+
+    `also` finds those that pydantic does not see, as (path, what is wrong there).
+    """
+    problems = _Problems()
+    made = _validated(adapter, raw, "", problems, root=root)
+    if made is not None:
+        problems.extend(also(made))
+    if made is None or problems:
+        raise _error(problems, where)
+    return made
+
+
+def _validated(
+    adapter: TypeAdapter[_T], data: Any, at: str, problems: _Problems, *, root: type | None = None
+) -> _T | None:
     if data is None:
         problems.add(at, "is missing")
         return None
@@ -345,11 +424,12 @@ def _validated(adapter: TypeAdapter[_T], data: Any, at: str, problems: _Problems
         # Through JSON: there, strict means that a number is a number, and a list is still good for a tuple.
         return adapter.validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        root = Recipe if at == "recipe" else Compare
+        root = root or (Recipe if at == "recipe" else Compare)
         for item in error.errors(include_url=False):
             path = [str(part) for part in item["loc"]]
-            if not problems or problems[-1][0] != ".".join([at, *_plain(path)]):
-                problems.add(".".join([at, *_plain(path)]), _said(item, root, path))
+            place = ".".join(filter(None, [at, *_plain(path)]))
+            if not problems or problems[-1][0] != place:
+                problems.add(place, _said(item, root, path))
         return None
 
 
@@ -379,8 +459,11 @@ def _plain(path: list[str]) -> list[str]:
 
 def _fields_at(root: Any, path: Sequence[str]) -> list[str]:
     for part in path:
-        hints = get_type_hints(root) if is_dataclass(root) else {}
-        root = hints.get(part, root)
+        if get_origin(root) in (dict, tuple):  # values by any name, or one after the other
+            root = get_args(root)[get_origin(root) is dict]
+        else:
+            hints = get_type_hints(root) if is_dataclass(root) else {}
+            root = hints.get(part, root)
         if get_origin(root) in (Union, UnionType):
             root = next((choice for choice in get_args(root) if is_dataclass(choice)), root)
     return [field.name for field in fields(root)] if is_dataclass(root) else []

@@ -108,22 +108,22 @@ def restricted(study: Study, *, arms: list[str] | None = None, seeds: list[int] 
 
 def differences(study: Study) -> dict[str, dict[str, Value]]:
     """What differs between the arms, by path: the value in every arm. Nothing else does."""
-    rows = {name: _flat({"": arm.treatment.to_dict()}) | _departures(study, arm) for name, arm in study.arms.items()}
+    rows = {name: flat({"": arm.treatment.to_dict()}) | _departures(study, arm) for name, arm in study.arms.items()}
     paths = dict.fromkeys(path for row in rows.values() for path in row)
     table = {path: {name: row.get(path) for name, row in rows.items()} for path in paths}
     return {path: row for path, row in table.items() if len({repr(value) for value in row.values()}) > 1}
 
 
 def _departures(study: Study, arm: Arm) -> dict[str, Value]:
-    base = _flat(asdict(study.recipe))
+    base = flat(asdict(study.recipe))
     changed = {path for other in study.arms.values() for path in other.changes}
-    own = _flat(asdict(with_changes(study.recipe, arm.changes)))
+    own = flat(asdict(with_changes(study.recipe, arm.changes)))
     return {path: own.get(path, base.get(path)) for path in sorted(changed)}
 
 
 def what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Where the makings of a cell differ from those it was started with, in words; what has no effect is left out."""
-    was, is_ = _flat(before), _flat(now)
+    was, is_ = flat(before), flat(now)
     free = tuple(f"recipe.{path}" for path in WITHOUT_EFFECT)
     return [
         f"{path}: was {was.get(path)!r}, is {is_.get(path)!r}"
@@ -132,12 +132,13 @@ def what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     ]
 
 
-def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested data by dotted path."""
+    found: dict[str, Any] = {}
     for key, value in data.items():
         path = f"{prefix}.{key}".strip(".")
         if isinstance(value, Mapping) and value:
-            flat |= _flat(value, path)
+            found |= flat(value, path)
         else:
-            flat[path] = list(value) if isinstance(value, tuple) else value
-    return flat
+            found[path] = list(value) if isinstance(value, tuple) else value
+    return found

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
+from oelm.study.hypothesis import Hypothesis
 from oelm.study.recipe import Recipe
 from oelm.treatment import Treatment
 
@@ -59,6 +60,8 @@ class Study:
     tune: Tune | None = None
     notes: tuple[str, ...] = ()
     """Said wherever the study is shown: known faults of a protocol, above all."""
+    hypotheses: tuple[Hypothesis, ...] = ()
+    """Written down before anything is run, and judged by their own rules."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data in the form of the file."""
@@ -72,6 +75,7 @@ class Study:
             "tune": tune,
             "seeds": self.seeds,
             "compare": asdict(self.compare),
+            "hypotheses": {hypothesis.name: hypothesis.to_dict() for hypothesis in self.hypotheses},
         }
 
 

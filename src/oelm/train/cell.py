@@ -10,43 +10,34 @@ import signal
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from oelm.data.sources import find_source
-from oelm.data.tasks import task_named
-from oelm.data.tokenizer import load_tokenizer, train_tokenizer
-from oelm.data.tokens import Prepared, prepare
-from oelm.errors import AuditFailed, CellError, OelmError, Stopped, StudyError
+from oelm.errors import AuditFailed, CellError, OelmError, Stopped
 from oelm.records.provenance import forget_peak_memory, peak_memory, provenance
 from oelm.records.record import Record, read_record, write_record
-from oelm.records.store import (
-    CHECKPOINTS,
-    FINISHED,
-    HOLDER,
-    MAKINGS,
-    MODEL,
-    PREDICTIONS,
-    RECORD,
-    STEPS,
-    cell_folders,
-    holding,
-    read_json,
-    write_json,
-    writing,
-)
-from oelm.study.plan import Resolved, what_changed
+from oelm.records.store import CHECKPOINTS, FINISHED, HOLDER, MAKINGS, RECORD, STEPS, holding, read_json, write_json
+from oelm.study.plan import Resolved
 from oelm.study.recipe import Recipe
+from oelm.train.checks import check_data, check_files, check_makings
 from oelm.train.watch import Watch
+
+if TYPE_CHECKING:
+    from oelm.train.loop import Loop
+    from oelm.train.signals import Stop
 
 _LR_ROWS = 200
 
 
-def run(resolved: Resolved, *, folder: Path, watch: Watch) -> Record:
-    """Bring a cell to its end and return its record; one that is finished is only read."""
-    check_makings(resolved, folder)
+def run(resolved: Resolved, *, root: Path, watch: Watch) -> Record:
+    """Bring a cell to its end and return its record; one that is finished is only read.
+
+    `root` is the folder of the study.
+    """
+    folder = root / resolved.cell.folder
+    check_makings(resolved, root)
     record = read_record(folder)
     if record is not None and record.status in FINISHED:
-        _check_files(resolved, record, folder)
+        check_files(resolved, root, record)
         _tidy(folder, record)  # it may have been killed between its record and this
         return record
     with holding(folder):
@@ -55,41 +46,7 @@ def run(resolved: Resolved, *, folder: Path, watch: Watch) -> Record:
             return record
         if record is not None:  # it failed; what it said is kept, and it is tried again from its last checkpoint
             (folder / RECORD).rename(folder / f"failed-{time.strftime('%Y%m%d-%H%M%S')}.json")
-        return _run(resolved, folder, watch)
-
-
-def check_arms(arms: list[Resolved], *, watch: Watch) -> None:
-    """Apply every arm's treatment once, so that one that does not fit the model is refused before hours of others."""
-    from oelm.train.signals import listening
-
-    with listening() as stop:
-        try:
-            _check_arms(arms, watch)
-        except KeyboardInterrupt:
-            raise Stopped("stopped at once; no cell was started", signal=stop.signal or signal.SIGINT) from None
-
-
-def _check_arms(arms: list[Resolved], watch: Watch) -> None:
-    from oelm.heads.apply import apply
-    from oelm.models.build import build_model
-
-    models: dict[str, Any] = {}
-    for resolved in arms:
-        recipe = resolved.recipe
-        key = repr((recipe.model, recipe.data))
-        if key not in models:
-            prepared = prepared_for(recipe, watch)
-            models[key] = build_model(
-                recipe.model,
-                task=prepared.task,
-                tokenizer=prepared.tokenizer,
-                max_length=recipe.data.max_length,
-                seed=resolved.cell.seed,
-            )
-        try:
-            apply(models[key], resolved.arm.treatment, seed=resolved.cell.seed).undo()
-        except OelmError as error:
-            raise StudyError(f"arm '{resolved.arm.name}' does not fit the model", why=str(error)) from error
+        return _run(resolved, root, watch)
 
 
 def _tidy(folder: Path, record: Record) -> None:
@@ -100,39 +57,27 @@ def _tidy(folder: Path, record: Record) -> None:
         rest.unlink(missing_ok=True)
 
 
-def check_makings(resolved: Resolved, folder: Path) -> None:
-    """Refuse to mix a cell with one that was made differently."""
-    makings = read_json(folder / MAKINGS)
-    if makings is None:
-        return
-    now = resolved.to_dict()
-    changed = what_changed({name: makings.get(name) for name in now}, now)
-    if changed:
-        raise StudyError(
-            f"the study has changed since {resolved.cell} was started; nothing was started",
-            where=str(folder),
-            why="\n".join(changed[:12]),
-            hint="another --out, another name of the study, or the study as it was",
-        )
-
-
-def _run(resolved: Resolved, folder: Path, watch: Watch) -> Record:
-    from oelm.train.loop import Diverged, Loop
+def _run(resolved: Resolved, root: Path, watch: Watch) -> Record:
+    from oelm.train.loop import Diverged
+    from oelm.train.report import report
     from oelm.train.signals import listening
 
+    folder = root / resolved.cell.folder
     forget_peak_memory()
     loop: Loop | None = None
     status, error = "done", None
+    heads: dict[str, Any] = {}
     with listening() as stop:
         try:
-            loop = assembled(resolved, folder, watch, stop)
+            loop = assembled(resolved, root, watch, stop)
             watch.begins(resolved.cell, step=loop.state.step, total=loop.total)
             if resolved.recipe.trackers:
                 named = {"arm": resolved.arm.name, "seed": resolved.cell.seed}
                 loop.accelerator.init_trackers(resolved.study.name, config=named)
             stop.at_once = False
             loop.run()
-            report = _report(loop)
+            heads = {"final": loop.heads()}
+            reported = report(loop)
         except Diverged as happened:
             status, error = "diverged", {"what": str(happened), "traceback": None}
         except AuditFailed as happened:
@@ -147,8 +92,8 @@ def _run(resolved: Resolved, folder: Path, watch: Watch) -> Record:
             what = f"{type(happened).__name__}: {happened}"
             status, error = "failed", {"what": what, "traceback": traceback.format_exc()}
         if error is not None:
-            report = {}
-        record = _record(resolved, folder, loop, status, report, error)
+            reported = {}
+        record = _record(resolved, folder, loop, status, reported, heads, error)
         write_record(folder, record)
     if loop is not None:
         loop.accelerator.end_training()
@@ -159,38 +104,14 @@ def _run(resolved: Resolved, folder: Path, watch: Watch) -> Record:
     return record
 
 
-def prepared_for(recipe: Recipe, watch: Watch) -> Prepared:
-    """The tokens of a recipe's data, for its model."""
-    from oelm.models.build import place_of
-
-    data = recipe.data
-    chosen = data.tokenizer
-
-    def tokenizer(texts: Any, made_from: Any) -> Any:
-        if chosen is not None and chosen.train is not None:
-            watch.prepares("training a tokenizer", 0, 0)
-            return train_tokenizer(texts, vocab=chosen.vocab, made_from=made_from)
-        if chosen is not None:
-            return load_tokenizer(str(chosen.name))
-        return load_tokenizer(place_of(recipe.model.name), revision=recipe.model.revision)
-
-    return prepare(
-        find_source(task_named(data.task), data.path),
-        tokenizer=tokenizer,
-        max_length=data.max_length,
-        select=data.select,
-        joiner=data.joiner,
-        watch=watch.prepares,
-    )
-
-
-def assembled(resolved: Resolved, folder: Path, watch: Watch, stop: Any) -> Any:
+def assembled(resolved: Resolved, root: Path, watch: Watch, stop: Stop) -> Loop:
     """The loop of a cell, restored from its last checkpoint if it has one."""
     from oelm.heads.apply import apply
-    from oelm.models.build import build_model
     from oelm.train.checkpoint import latest_checkpoint
     from oelm.train.loop import Loop
+    from oelm.train.preparation import model_for, prepared_for
 
+    folder = root / resolved.cell.folder
     recipe, seed = resolved.recipe, resolved.cell.seed
     if recipe.precision == "bf16" and not computes_bf16():
         watch.says(
@@ -198,22 +119,17 @@ def assembled(resolved: Resolved, folder: Path, watch: Watch, stop: Any) -> Any:
             "--set recipe.precision=fp32"
         )
     prepared = prepared_for(recipe, watch)
-    _check_data(resolved, folder, prepared)
+    check_data(resolved, root, prepared)
     accelerator = _accelerator(recipe, folder)
-    model = build_model(
-        recipe.model,
-        task=prepared.task,
-        tokenizer=prepared.tokenizer,
-        max_length=recipe.data.max_length,
-        seed=seed,
-    )
+    model = model_for(recipe, prepared, seed=seed)
     weights = _hash_of(model)
     applied = apply(model, resolved.arm.treatment, seed=seed, keep_undo=False)
     loop = Loop(
         resolved, prepared=prepared, applied=applied, accelerator=accelerator, folder=folder, watch=watch, stop=stop
     )
-    facts = {"weights": weights, "steps": loop.total}
-    write_json(folder / MAKINGS, {**resolved.to_dict(), "data": prepared.facts, "start": facts})
+    facts = {"weights": weights, "steps": loop.total, "padding": round(loop.padding(), 4)}
+    heads = {"start": loop.heads()}
+    write_json(folder / MAKINGS, {**resolved.to_dict(), "data": prepared.facts, "start": facts, "heads": heads})
     checkpoint = latest_checkpoint(folder / CHECKPOINTS, told=watch.says)
     if checkpoint is not None:
         loop.restore(checkpoint)
@@ -221,48 +137,6 @@ def assembled(resolved: Resolved, folder: Path, watch: Watch, stop: Any) -> Any:
     loop.cut_steps()
     loop.state.starts.append({"step": loop.state.step, **_briefly(provenance())})
     return loop
-
-
-def _check_data(resolved: Resolved, folder: Path, prepared: Prepared) -> None:
-    """Data and tokenizer must be those that the cell was started with, and those of the study's other cells."""
-    cells = [folder]
-    root = folder
-    for part in reversed(resolved.cell.folder.parts):
-        root = root.parent if root.name == part else folder
-    if root != folder:
-        cells += cell_folders(root)
-    mine = resolved.to_dict()["recipe"]
-    for cell in cells:
-        makings = read_json(cell / MAKINGS) or {}
-        before, recipe = makings.get("data"), makings.get("recipe")
-        if not isinstance(before, dict) or not isinstance(recipe, dict) or not _reads_alike(recipe, mine):
-            continue
-        for name, text in (("data", "the data are not those"), ("tokenizer", "the tokenizer is not the one")):
-            if before.get(name) != prepared.facts[name]:
-                raise StudyError(
-                    f"{text} that {cell} was started with; nothing was started",
-                    why=f"fingerprint was {before.get(name)}, is {prepared.facts[name]}",
-                    hint="another --out, or the files as they were",
-                )
-
-
-def _check_files(resolved: Resolved, record: Record, folder: Path) -> None:
-    """A finished cell may not pass for one on other files. Where they are gone, there is nothing to say."""
-    data = resolved.recipe.data
-    if isinstance(data.path, str) and not Path(data.path).expanduser().exists():
-        return
-    if data.path is not None and find_source(task_named(data.task), data.path).fingerprint() != record.data["files"]:
-        raise StudyError(
-            f"the data are not those that {folder} was made with; nothing was started",
-            where=str(data.path),
-            hint="another --out, or the files as they were",
-        )
-
-
-def _reads_alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two recipes ask for the same tokens, wherever the files lie."""
-    data = [{**(recipe.get("data") or {}), "path": None} for recipe in (one, other)]
-    return data[0] == data[1] and one.get("model") == other.get("model")
 
 
 def computes_bf16() -> bool:
@@ -310,48 +184,14 @@ def _briefly(facts: dict[str, Any]) -> dict[str, Any]:
     return {name: facts.get(name) for name in ("time", "host", "threads", "device", "versions")}
 
 
-def _report(loop: Any) -> dict[str, Any]:
-    """Measure the final model, then the chosen one, on every reported split; keep predictions and a model."""
-    import numpy as np
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    from oelm.train.checkpoint import load_weights_, weights_of
-
-    steps = {"final": loop.total, "chosen": loop.state.chosen["step"]}
-    final_weights = weights_of(loop.model)
-    report: dict[str, Any] = {}
-    tables: list[pa.Table] = []
-    for which, step in steps.items():
-        if which == "chosen" and step == loop.total:
-            report[which] = {**report["final"], "step": step}
-            tables += [table.set_column(0, "model", pa.array(["chosen"] * table.num_rows)) for table in list(tables)]
-            continue
-        if which == "chosen":
-            load_weights_(loop.model, loop.chosen_weights)
-        splits = {}
-        for name, split in loop.prepared.report.items():
-            measured = loop.measure(split, name)
-            splits[name] = measured.metrics
-            number = len(measured.predictions["row"])
-            columns = {"model": np.full(number, which), "split": np.full(number, name), **measured.predictions}
-            tables.append(pa.table(columns))
-        report[which] = {"step": step, "splits": splits}
-    with writing(loop.folder):
-        partial = loop.folder / f".{PREDICTIONS}.partial"
-        parquet.write_table(pa.concat_tables(tables), partial, compression="zstd")
-        partial.replace(loop.folder / PREDICTIONS)
-    keep = loop.recipe.checkpoint.keep
-    load_weights_(loop.model, loop.chosen_weights if keep == "best" else final_weights)
-    if keep != "none":
-        with writing(loop.folder):
-            loop.applied.save_pretrained(loop.folder / MODEL)
-            loop.prepared.tokenizer.save_pretrained(loop.folder / MODEL)
-    return report
-
-
 def _record(
-    resolved: Resolved, folder: Path, loop: Any, status: Any, report: dict[str, Any], error: dict[str, Any] | None
+    resolved: Resolved,
+    folder: Path,
+    loop: Any,
+    status: Any,
+    report: dict[str, Any],
+    heads: dict[str, Any],
+    error: dict[str, Any] | None,
 ) -> Record:
     makings = read_json(folder / MAKINGS) or {}
     state = loop.state if loop is not None else None
@@ -368,6 +208,7 @@ def _record(
         peak_memory=peak_memory(),
         audits=state.audits if state else [],
         provenance={**provenance(), "seed": resolved.cell.seed, "starts": state.starts if state else []},
+        heads={**makings.get("heads", {}), **heads},
         error=error,
     )
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
@@ -22,9 +23,11 @@ from oelm.data.batches import Order, Rows, collate
 from oelm.data.tokens import Prepared, Split
 from oelm.errors import CellError, Stopped
 from oelm.heads.applied import Applied
+from oelm.heads.attention import measure_heads
 from oelm.records.store import CHECKPOINTS, STEPS, write_text, writing
 from oelm.seeds import seed_for
 from oelm.study.plan import Resolved
+from oelm.study.schedule import lr_at
 from oelm.train.checkpoint import (
     Checkpoint,
     load_optimizer_,
@@ -35,11 +38,13 @@ from oelm.train.checkpoint import (
 )
 from oelm.train.clock import Clock
 from oelm.train.evaluate import Measured, evaluate, losses
-from oelm.train.optim import lr_at, make_optimizer
+from oelm.train.optim import make_optimizer
 from oelm.train.signals import Stop
 from oelm.train.watch import Watch
 
+_LOOKED_AT = 200  # steps
 _FLUSH = 10  # steps between two looks at the loss: each look makes a GPU wait
+_HEADS_ROWS, _HEADS_TOKENS = 8, 128  # examples, and tokens of each, on which attention is measured
 
 
 class Diverged(Exception):
@@ -142,6 +147,12 @@ class Loop:
         if len(self._unseen) == _FLUSH:
             self._flush()
 
+    def padding(self) -> float:
+        """The share of positions that hold no token, in the first batches: what a clock would measure in vain."""
+        steps = min(self.total, _LOOKED_AT)
+        lengths = [self.prepared.train.lengths[rows] for step in range(steps) for rows in self.order.at(step)]
+        return 1 - sum(int(each.sum()) for each in lengths) / sum(len(each) * int(each.max()) for each in lengths)
+
     def _weight(self, rows: Rows) -> int:
         return len(rows) if self.task.kind == "classification" else int(self.prepared.train.lengths[rows].sum())
 
@@ -214,6 +225,13 @@ class Loop:
                 device=self.accelerator.device,
                 tick=tick,
             )
+
+    def heads(self) -> dict[str, Any]:
+        """The heads as they are now, and what they attend to in the first examples of the selection split."""
+        # Never more examples than a step has, so that it is not this that takes the most memory.
+        rows = np.arange(min(_HEADS_ROWS, self.recipe.batch.size, len(self.prepared.select)))
+        batch = collate(self.prepared.select, rows, pad=self.pad, device=self.accelerator.device)
+        return measure_heads(self.model, {name: tensor[:, :_HEADS_TOKENS] for name, tensor in batch.inputs.items()})
 
     def _audit(self) -> None:
         # That every tensor has moved is a promise for the end: early in a warm-up, steps are below rounding.

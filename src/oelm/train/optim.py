@@ -1,12 +1,11 @@
-"""Optimiser and schedule of a recipe."""
+"""Optimiser of a recipe."""
 
-import math
 from collections.abc import Iterable
 
 import torch
 from torch import nn
 
-from oelm.study.recipe import Optimizer, Schedule
+from oelm.study.recipe import Optimizer
 
 
 def make_optimizer(model: nn.Module, recipe: Optimizer) -> torch.optim.AdamW:
@@ -24,15 +23,3 @@ def make_optimizer(model: nn.Module, recipe: Optimizer) -> torch.optim.AdamW:
 
 def _can_fuse(parameters: Iterable[nn.Parameter]) -> bool:
     return all(p.device.type in ("cpu", "cuda", "xpu", "mps") and p.is_floating_point() for p in parameters)
-
-
-def lr_at(step: int, *, total: int, peak: float, schedule: Schedule) -> float:
-    """The learning rate of step `step` (from 0) of `total`: a pure function, so there is no state to lose."""
-    warmup = round(schedule.warmup if schedule.warmup >= 1 else schedule.warmup * total)
-    if step < warmup:
-        return peak * (step + 1) / (warmup + 1)
-    if schedule.name == "constant":
-        return peak
-    share = (step - warmup) / max(1.0, total - warmup)
-    falling = 1 - share if schedule.name == "linear" else (1 + math.cos(math.pi * share)) / 2
-    return peak * (schedule.floor + (1 - schedule.floor) * falling)

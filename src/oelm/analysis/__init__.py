@@ -1,0 +1,1 @@
+"""The reading: what records, studies and published claims support. Needs no torch."""

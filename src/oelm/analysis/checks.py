@@ -1,0 +1,339 @@
+"""Checks of a design: what would make a comparison say something else than it seems to.
+
+They see a `Design`, so a study file, records and a published claim are all held to the same rules.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from oelm.analysis.design import Design, Side, design_of
+from oelm.analysis.flags import Flag, Severity, flag, worst_first
+from oelm.analysis.power import detectable
+from oelm.analysis.tuning import at_edge
+from oelm.study.study import Study
+from oelm.treatment import ORTHONORMAL, Treatment
+from oelm.words.text import plain, say
+
+if TYPE_CHECKING:
+    from oelm.analysis.results import Results
+
+LR = "optimizer.lr"
+# Where things were run. It changes no result on purpose, so it is said and does not block.
+SURROUNDINGS = ("commit", "device", "cpu", "gpu", "threads", "host", "versions", "processes")
+# Inits that keep what a pretrained head looks at: its row space.
+KEEPS_ROWS = frozenset({"keep", "orthogonalize", "orthogonalize-global", "polar"})
+# Initial logits that differ by less than this factor are the same for our purposes.
+_SAME_SCALE = 1.05
+_ENOUGH_SEEDS = 5
+
+
+def check_study(study: Study) -> list[Flag]:
+    """What can be said of a study before anything is run."""
+    return check_design(design_of(study))
+
+
+def check_results(results: Results, *, pair: tuple[str, str] | None = None) -> list[Flag]:
+    """What can be said of a study's records; of a comparison that the study does not name too, if `pair` is one."""
+    from oelm.analysis.run_checks import check_runs, design_of_results
+
+    design = design_of_results(results)
+    if pair is not None:
+        design = replace(design, pairs=(*design.pairs, pair))
+    return worst_first([*check_design(design), *check_runs(results, design.compared)])
+
+
+def check_design(design: Design) -> list[Flag]:
+    rules = (_settings, _tuning, _factors, _scales, _erased, _baseline, _seeds, _split)
+    return worst_first(found for rule in rules for found in rule(design))
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+def _settings(design: Design) -> Iterator[Flag]:
+    for arm, against in design.compared:
+        one, other = design.sides[arm], design.sides[against]
+        known = [path for path in {**one.settings, **other.settings} if _knows(one, path) and _knows(other, path)]
+        apart = [path for path in known if one.settings.get(path) != other.settings.get(path)]
+        tuned = [path for path in apart if path in one.tuned and path in other.tuned and one.grid == other.grid]
+        for path in tuned:
+            values = {"path": path, "value": _shown(one.settings[path]), "other": _shown(other.settings[path])}
+            code = "LR-DIFFERS" if path == LR else "SETTING-DIFFERS"
+            yield flag(code, where=arm, arms=(arm, against), severity="note", key="differs-tuned", **values)
+        rest = [path for path in apart if path not in tuned]
+        if LR in rest:
+            yield flag(
+                "LR-DIFFERS",
+                where=arm,
+                arms=(arm, against),
+                against=against,
+                value=_shown(one.settings[LR]),
+                other=_shown(other.settings[LR]),
+                declared=_declared(one, other, [LR]),
+            )
+        severities: tuple[Severity, ...] = ("invalid", "warn")
+        for severity in severities:
+            named = [
+                path for path in rest if path != LR and (path.split(".")[0] in SURROUNDINGS) == (severity == "warn")
+            ]
+            if named:
+                what = "; ".join(
+                    f"{path}: {_shown(one.settings.get(path))} | {_shown(other.settings.get(path))}"
+                    for path in named[:6]
+                )
+                more = f" (+{len(named) - 6})" if len(named) > 6 else ""
+                yield flag(
+                    "SETTING-DIFFERS",
+                    where=arm,
+                    arms=(arm, against),
+                    severity=severity,
+                    against=against,
+                    what=what + more,
+                    declared=_declared(one, other, named),
+                )
+
+
+def _knows(side: Side, path: str) -> bool:
+    """Whether it is there, or its whole section is left out: of `tokenizer: null` there is no `tokenizer.name`."""
+    parts = path.split(".")
+    return any(".".join(parts[:number]) in side.settings for number in range(1, len(parts) + 1))
+
+
+def _declared(one: Side, other: Side, paths: list[str]) -> object:
+    return say("declared" if all(path in one.declared | other.declared for path in paths) else "not-declared")
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# -- tuning --------------------------------------------------------------------------------------------------------
+
+
+def _tuning(design: Design) -> Iterator[Flag]:
+    for arm, against in design.compared:
+        one, other = design.sides[arm], design.sides[against]
+        if one.trials is None and other.trials is None:
+            continue
+        if (one.grid, one.trials) != (other.grid, other.trials):
+            yield flag(
+                "TUNING-UNEQUAL",
+                where=arm,
+                arms=(arm, against),
+                against=against,
+                trials=_trials(one),
+                other=_trials(other),
+            )
+    for side in design.sides.values():
+        for path, value in side.tuned.items():
+            grid = [x for x in (side.grid or {}).get(path, ()) if isinstance(x, int | float)]
+            edge = at_edge(float(value), grid) if grid and isinstance(value, int | float) else None
+            if edge is not None:
+                yield flag(
+                    "TUNING-UNEQUAL",
+                    where=side.name,
+                    arms=(side.name,),
+                    severity="warn",
+                    key="tuning-edge",
+                    path=path,
+                    value=_shown(value),
+                    edge=say(f"edge-{edge}"),
+                    grid=", ".join(_shown(x) for x in grid),
+                )
+
+
+def _trials(side: Side) -> object:
+    if not side.trials or side.trials == 1:
+        return say("trials-none")
+    return say("trials", number=side.trials)
+
+
+# -- treatments ----------------------------------------------------------------------------------------------------
+
+
+def _factors(design: Design) -> Iterator[Flag]:
+    """Init, scale and freeze changed at once, with no arm in between to tell them apart."""
+    base = design.sides.get(design.against)
+    if base is None or base.treatment is None:
+        return
+    kinds = {name: _changed(side.treatment, base.treatment) for name, side in design.sides.items() if side.treatment}
+    for name, changed in kinds.items():
+        between = [other for other, fewer in kinds.items() if fewer and fewer < changed]
+        if len(changed) < 2 or between:
+            continue
+        treatment = design.sides[name].treatment
+        assert treatment is not None
+        yield flag(
+            "MANY-FACTORS",
+            where=name,
+            arms=(name, design.against),
+            factors=", ".join(sorted(changed)),
+            missing=_between(treatment, base.treatment, changed),
+        )
+
+
+def _between(treatment: Treatment, base: Treatment, changed: frozenset[str]) -> str:
+    """An arm that would tell them apart: only the freezing, or the new weights at the old scale."""
+    frozen_alone = "freeze" in changed
+    init, scale = (base.init, base.scale) if frozen_alone else (treatment.init, "match")
+    freeze = treatment.freeze
+    return f"{{init: {init}, {'' if scale is None else f'scale: {scale}, '}freeze: {freeze}}}"
+
+
+def _changed(treatment: Treatment | None, base: Treatment) -> frozenset[str]:
+    assert treatment is not None
+    changed = {name for name in ("init", "freeze") if getattr(treatment, name) != getattr(base, name)}
+    if "init" in changed and treatment.init != "keep" and treatment.scale != "match":
+        changed.add("scale")
+    return frozenset(changed)
+
+
+def _controls(design: Design) -> Iterator[tuple[Side, Side]]:
+    """(treated, control): arms that differ in how Q/K are made and agree in what is frozen and where."""
+    treated = [side for side in design.sides.values() if side.treatment is not None and side.name != design.against]
+    for one, other in itertools.combinations(treated, 2):
+        assert one.treatment is not None
+        assert other.treatment is not None
+        if (one.treatment.freeze, one.treatment.layers) != (other.treatment.freeze, other.treatment.layers):
+            continue
+        if one.treatment.init == other.treatment.init:
+            continue
+        yield (one, other) if one.treatment.init in ORTHONORMAL else (other, one)
+
+
+def _severity(design: Design, one: Side, other: Side) -> Severity:
+    """Two arms that nobody compares are still read side by side."""
+    compared = any({one.name, other.name} == set(pair) for pair in design.compared)
+    return "invalid" if compared else "warn"
+
+
+def _scales(design: Design) -> Iterator[Flag]:
+    for treated, control in _controls(design):
+        assert treated.treatment is not None
+        assert control.treatment is not None
+        if treated.treatment.init not in ORTHONORMAL or control.treatment.init in ORTHONORMAL:
+            continue
+        factor = _logit_factor(treated, control, design)
+        if factor is not None and not 1 / _SAME_SCALE <= factor <= _SAME_SCALE:
+            yield flag(
+                "SCALE-CONFOUND",
+                where=f"{treated.name} / {control.name}",
+                arms=(treated.name, control.name),
+                severity=_severity(design, treated, control),
+                factor=factor,
+                treated=treated.name,
+                control=control.name,
+            )
+        elif factor is None and treated.treatment.scale != (control.treatment.scale or "match"):
+            yield flag(
+                "SCALE-CONFOUND",
+                where=f"{treated.name} / {control.name}",
+                arms=(treated.name, control.name),
+                severity="warn",
+                key="scale-unknown",
+                scale=str(treated.treatment.scale),
+                other=str(control.treatment.scale or "keep"),
+            )
+
+
+def _logit_factor(one: Side, other: Side, design: Design) -> float | None:
+    """How many times larger the first attention logits of one side are: queries and keys both scale them."""
+    if one.logit_spread and other.logit_spread:
+        return one.logit_spread / other.logit_spread
+    if one.head_norm and other.head_norm:
+        return _squared(one.head_norm / other.head_norm)
+    assert one.treatment is not None
+    assert other.treatment is not None
+    lengths = [_row_length(treatment, design.width) for treatment in (one.treatment, other.treatment)]
+    if None not in lengths:
+        return _squared(lengths[0] / lengths[1])  # type: ignore[operator]
+    if one.treatment.scale == "match" and other.treatment.scale in ("match", None):
+        return 1.0
+    return None
+
+
+def _squared(ratio: float) -> float:
+    return ratio * ratio  # `**` would raise an error where this is infinite
+
+
+def _row_length(treatment: Treatment, width: int | None) -> float | None:
+    """Root mean square length of a row of a head's block, where the treatment alone tells."""
+    if treatment.scale == "unit":
+        return 1.0
+    if isinstance(treatment.scale, float) and width is not None:
+        return treatment.scale * math.sqrt(width)
+    return None
+
+
+def _erased(design: Design) -> Iterator[Flag]:
+    if not design.pretrained:
+        return
+    for treated, control in _controls(design):
+        assert treated.treatment is not None
+        assert control.treatment is not None
+        if treated.treatment.init not in ORTHONORMAL or control.treatment.init in ORTHONORMAL:
+            continue  # the difference is not said to be orthogonality's
+        keeps = [side.name for side in (treated, control) if _keeps(side)]
+        loses = [side.name for side in (treated, control) if not _keeps(side)]
+        if keeps and loses:
+            yield flag(
+                "PRETRAINED-ERASED",
+                where=f"{treated.name} / {control.name}",
+                arms=(treated.name, control.name),
+                severity=_severity(design, treated, control),
+                keeps=keeps[0],
+                loses=loses[0],
+            )
+
+
+def _keeps(side: Side) -> bool:
+    return side.treatment is not None and side.treatment.init in KEEPS_ROWS
+
+
+def _baseline(design: Design) -> Iterator[Flag]:
+    base = design.sides.get(design.against)
+    if base is not None and base.treatment is not None:
+        done = [f"init {base.treatment.init}"] if base.treatment.init != "keep" else []
+        done += [f"freeze {base.treatment.freeze}"] if base.treatment.freeze != "none" else []
+        if done:
+            yield flag("BASELINE-TREATED", where=base.name, arms=(base.name,), what=", ".join(done))
+
+
+# -- evidence ------------------------------------------------------------------------------------------------------
+
+
+def _seeds(design: Design) -> Iterator[Flag]:
+    for arm, against in design.compared:
+        one, other = design.sides[arm].seeds, design.sides[against].seeds
+        if one is None or other is None:
+            continue
+        shared = len(set(one) & set(other))
+        if shared < 2:
+            yield flag("FEW-SEEDS", where=arm, arms=(arm, against), key="one-seed", n=shared)
+            continue
+        if design.spread is not None:
+            smallest = detectable(shared, spread=design.spread)
+            if design.smallest_interesting is None or smallest > design.smallest_interesting:
+                aim = design.smallest_interesting
+                about = say("aimed", aim=aim) if aim is not None else plain("")
+                yield flag("FEW-SEEDS", where=arm, arms=(arm, against), n=shared, smallest=smallest, about=about)
+        elif shared < _ENOUGH_SEEDS:
+            yield flag(
+                "FEW-SEEDS",
+                where=arm,
+                arms=(arm, against),
+                key="few-seeds-planned",
+                severity="note",
+                n=shared,
+                smallest=detectable(shared),
+            )
+
+
+def _split(design: Design) -> Iterator[Flag]:
+    if design.same_split is not None:
+        yield flag("SAME-SPLIT", split=design.same_split)

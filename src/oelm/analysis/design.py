@@ -1,0 +1,121 @@
+"""Design: who is compared with whom, and what each side was really given; of a study, of records, or of a claim.
+
+The checks of a design see only this, so a published table is held to the same rules as our own records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from oelm.study.load import with_changes
+from oelm.study.plan import flat
+from oelm.study.recipe import WITHOUT_EFFECT, Recipe
+from oelm.study.study import Study, Value
+from oelm.treatment import Treatment
+
+FROM_SCRATCH = "oelm-gpt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One arm as the checks see it. What is not known is left out, and not judged."""
+
+    name: str
+    treatment: Treatment | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What it was trained with, by dotted path: `optimizer.lr`, `batch.size`, `device`, `commit`, ..."""
+    declared: frozenset[str] = frozenset()
+    """Paths that the study itself says are changed in this arm."""
+    grid: Mapping[str, tuple[Value, ...]] | None = None
+    """What was tried when tuning it, by path."""
+    tuned: Mapping[str, Value] = field(default_factory=dict)
+    """What the tuning has chosen, by path."""
+    trials: int | None = None
+    """How many trainings its settings were chosen from."""
+    seeds: tuple[int, ...] | None = None
+    head_norm: float | None = None
+    """Mean Frobenius norm of a head's block at the start."""
+    logit_spread: float | None = None
+    """Standard deviation of the first attention logits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    sides: dict[str, Side]
+    against: str
+    """The side that the others are compared with: the baseline."""
+    pairs: tuple[tuple[str, str], ...] = ()
+    """Other comparisons that are made: those of hypotheses."""
+    pretrained: bool | None
+    """Whether the model comes with weights that a treatment can lose."""
+    width: int | None = None
+    head_dim: int | None = None
+    same_split: str | None = None
+    """The split that both selects and is reported, if there is one."""
+    smallest_interesting: float | None = None
+    spread: float | None = None
+    """Standard deviation of the differences seed by seed, where it was measured."""
+
+    @property
+    def compared(self) -> list[tuple[str, str]]:
+        """All comparisons that are made, (arm, against)."""
+        own = [(name, self.against) for name in self.sides if name != self.against and self.against in self.sides]
+        return [*own, *(pair for pair in self.pairs if set(pair) <= set(self.sides) and pair not in own)]
+
+
+def design_of(study: Study) -> Design:
+    """The design of a study, before anything is run."""
+    sides = {}
+    for arm in study.arms.values():
+        tune = study.tune
+        sides[arm.name] = Side(
+            name=arm.name,
+            treatment=arm.treatment,
+            settings=settings_of(with_changes(study.recipe, arm.changes)),
+            declared=frozenset(arm.changes),
+            grid=None if tune is None else {path: tuple(values) for path, values in tune.grid.items()},
+            trials=None if tune is None else _trials(tune.grid, len(tune.seeds)),
+            seeds=study.seeds,
+        )
+    return Design(
+        sides=sides,
+        against=study.compare.against,
+        pairs=hypothesis_pairs(study),
+        pretrained=is_pretrained(asdict(study.recipe)),
+        width=width_of(study.recipe.model.preset),
+        smallest_interesting=study.compare.primary.smallest_interesting,
+    )
+
+
+def hypothesis_pairs(study: Study) -> tuple[tuple[str, str], ...]:
+    estimands = [hypothesis.estimand for hypothesis in study.hypotheses]
+    pairs = [(one.arm, one.against) for one in estimands if one.against is not None]
+    return tuple(pair for pair in dict.fromkeys(pairs) if pair[1] != study.compare.against)
+
+
+def settings_of(recipe: Recipe | Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe by dotted path, without what has no effect on a result."""
+    data = asdict(recipe) if isinstance(recipe, Recipe) else recipe
+    return {path: value for path, value in flat(data).items() if not path.startswith(WITHOUT_EFFECT)}
+
+
+def is_pretrained(recipe: Any) -> bool | None:
+    """None of a recipe that does not say."""
+    model = recipe.get("model") if isinstance(recipe, Mapping) else None
+    if not isinstance(model, Mapping):
+        return None
+    return model.get("name") != FROM_SCRATCH and not model.get("scratch", False)
+
+
+def _trials(grid: Mapping[str, tuple[Value, ...]], seeds: int) -> int:
+    number = seeds
+    for values in grid.values():
+        number *= len(values)
+    return number
+
+
+def width_of(preset: str | None) -> int | None:
+    """Of our own GPT, whose presets are named for it; of other models it is not known before they are loaded."""
+    return None if preset is None else int(preset.rpartition("-")[2])

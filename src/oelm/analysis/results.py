@@ -1,0 +1,360 @@
+"""Results: the records of a study, read back; what could not be read is left out with its reason, never silently."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from oelm.analysis.steps import Steps, read_steps
+from oelm.errors import CellError, OelmError, StudyError, did_you_mean
+from oelm.records.record import Record, read_record
+from oelm.records.store import MAKINGS, RECORD, STUDY, read_json, status_of
+from oelm.study.hypothesis import MEASURED
+from oelm.study.load import study_from_dict
+from oelm.study.plan import Cell, cells, tuning_cells
+from oelm.study.plan import restricted as part_of
+from oelm.study.study import Study
+from oelm.words.text import Text, plain, say
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from oelm.analysis.flags import Flag
+    from oelm.analysis.floors import Floor
+    from oelm.analysis.verdicts import Comparison, Judged
+
+BASELINE = "baseline"
+# Beyond any measurement, and small enough for its square and for a sum of many to be numbers still.
+LARGEST = 1e100
+_DEEPEST = 20  # levels of lists and mappings in a record; ours have 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Something that is not among the results, and why."""
+
+    where: str
+    why: Text
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.why}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What the cells of a study left behind, arm by arm and seed by seed."""
+
+    study: Study
+    folder: Path
+    records: dict[Cell, Record]
+    """Of the cells that are compared, in the order in which they are run."""
+    tuning: dict[Cell, Record] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def arms(self) -> list[str]:
+        """Those with a record, in the order of the study."""
+        there = {cell.arm for cell in self.records}
+        return [name for name in self.study.arms if name in there]
+
+    def of(self, arm: str) -> dict[int, Record]:
+        """An arm's records by seed."""
+        found = {cell.seed: record for cell, record in self.records.items() if cell.arm == arm}
+        return dict(sorted(found.items()))
+
+    def values(self, arm: str, metric: str, *, model: str = "final") -> dict[int, float]:
+        """A measurement of an arm by seed; cells without it, or with no number there, are not among them."""
+        found = {seed: self._value(arm, seed, metric, model) for seed in self.of(arm)}
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    def _value(self, arm: str, seed: int, metric: str, model: str) -> float | None:
+        record = self.records[Cell(arm=arm, seed=seed)]
+        if metric in ("trainable", "frozen", "total"):
+            return number(record.counts.get(metric))
+        if metric == "training_seconds":
+            return number(record.seconds.get("training"))
+        if metric == "peak_memory":
+            return number(record.peak_memory.get("gpu") or record.peak_memory.get("process"))
+        if record.status != "done":
+            return None
+        if metric == "step_seconds":
+            return self.steps(Cell(arm=arm, seed=seed)).step_seconds
+        return number(record.value(metric, model=model))
+
+    def steps(self, cell: Cell) -> Steps:
+        """The log of a cell's training."""
+        if cell not in self._steps:
+            self._steps[cell] = read_steps(self.folder / cell.folder)
+        return self._steps[cell]
+
+    @cached_property
+    def _steps(self) -> dict[Cell, Steps]:
+        return {}
+
+    def tuned(self, arm: str) -> dict[str, Any]:
+        """What the tuning has chosen for an arm, by path."""
+        tune, record = self.study.tune, next(iter(self.of(arm).values()), None)
+        if tune is None or record is None:
+            return {}
+        return {path: _at(record.made_with.get("recipe"), path) for path in tune.grid}
+
+    # -- what is read from them --------------------------------------------------------------------------------
+
+    @cached_property
+    def floors(self) -> list[Floor]:
+        from oelm.analysis.floors import floors_in
+
+        return floors_in(self.folder)
+
+    @cached_property
+    def checks(self) -> list[Flag]:
+        """What the checks found, the worst first."""
+        from oelm.analysis.checks import check_results
+
+        return check_results(self)
+
+    @cached_property
+    def comparisons(self) -> dict[str, Comparison]:
+        """Every arm against the one that is compared against, on the primary metric."""
+        from oelm.analysis.verdicts import comparisons
+
+        return comparisons(self)
+
+    @cached_property
+    def hypotheses(self) -> list[Judged]:
+        """What the study set out to show, judged."""
+        from oelm.analysis.verdicts import judge_hypotheses
+
+        return judge_hypotheses(self)
+
+    def compare(
+        self, arm: str, *, against: str | None = None, metric: str | None = None, model: str = "final"
+    ) -> Comparison:
+        """One arm with another. On the study's own question, it is corrected for all the arms that were compared."""
+        from oelm.analysis.verdicts import compare
+
+        against = against or self.study.compare.against
+        for name in (arm, against):
+            if name not in self.arms:
+                raise StudyError(
+                    f"there are no results of an arm '{name}'{did_you_mean(name, self.arms)}",
+                    where=str(self.folder),
+                    hint=f"one of {', '.join(self.arms)}",
+                )
+        primary = self.study.compare.primary.metric
+        known = [*MEASURED, *dict.fromkeys(name for record in self.records.values() for name in _metrics(record))]
+        if metric is not None and metric not in known:
+            raise StudyError(
+                f"there are no results of a metric '{metric}'{did_you_mean(metric, known)}",
+                where=str(self.folder),
+                hint=f"one of {', '.join(known)}",
+            )
+        if (against, metric or primary, model) == (self.study.compare.against, primary, "final") and arm != against:
+            return self.comparisons[arm]
+        return compare(self, arm, against=against, metric=metric or primary, model=model)
+
+    def table(self) -> pd.DataFrame:
+        """One row a cell: what it was, and everything that was measured."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self._rows()))
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for cell, record in self.records.items():
+            row: dict[str, Any] = {"arm": cell.arm, "seed": cell.seed, "status": record.status}
+            for model, measured in record.report.items():
+                first: dict[str, float] = next(iter(measured["splits"].values()), {})
+                row |= {metric if model == "final" else f"{metric} ({model})": value for metric, value in first.items()}
+            row |= {name: record.counts.get(name) for name in ("trainable", "frozen", "total")}
+            row["lr"] = _at(record.made_with.get("recipe"), "optimizer.lr")
+            for metric in ("step_seconds", "training_seconds", "peak_memory"):
+                row[metric] = self._value(cell.arm, cell.seed, metric, "final")
+            yield row
+
+    def restricted(self, *, arms: list[str] | None = None, seeds: list[int] | None = None) -> Results:
+        """A part of the results."""
+        kept = {
+            cell: record
+            for cell, record in self.records.items()
+            if (arms is None or cell.arm in arms) and (seeds is None or cell.seed in seeds)
+        }
+        return replace(self, study=part_of(self.study, arms=arms, seeds=seeds), records=kept)
+
+    def __str__(self) -> str:
+        from oelm.analysis.shown import shown
+
+        return shown(self)
+
+    def _repr_html_(self) -> str:
+        html: str = self.table().to_html(index=False)
+        return html
+
+
+def load(runs: str | Path) -> Results:
+    """The results of a study from its folder, or from a folder that holds that one study."""
+    folders = study_folders(runs)
+    if len(folders) > 1:
+        raise CellError(
+            f"{runs} holds {len(folders)} studies",
+            why=", ".join(folder.name for folder in folders[:8]),
+            hint=f"one of them: {folders[0]}",
+        )
+    return read_results(folders[0])
+
+
+def study_folders(runs: str | Path) -> list[Path]:
+    """The folders of all studies at or below a folder."""
+    runs = Path(runs)
+    try:
+        there = runs.is_dir()
+    except (OSError, ValueError) as error:  # a name that is too long, or a folder that may not be looked into
+        raise CellError(f"{str(runs)[:200]} cannot be read", why=str(error)[:200]) from error
+    if not there:
+        raise CellError(f"there is no folder {runs}", hint="oelm compare STUDY makes one")
+    places, unread = _places(runs)
+    found = dict.fromkeys(_root_of(folder, runs) for folder in places)
+    if not found:
+        if unread:
+            raise CellError(f"{unread[0].where} cannot be read", why=str(unread[0].why))
+        raise CellError(f"there are no cells below {runs}", hint="oelm compare STUDY makes some")
+    return list(found)
+
+
+def _places(folder: Path) -> tuple[list[Path], list[LeftOut]]:
+    """Where cells are or have been, and what may not be looked into."""
+    unread: list[LeftOut] = []
+
+    def refused(error: OSError) -> None:
+        where = os.path.relpath(error.filename or folder, folder)
+        unread.append(LeftOut(where=where, why=plain(error.strerror or str(error))))
+
+    found = [Path(at) for at, _, files in os.walk(folder, onerror=refused) if MAKINGS in files or RECORD in files]
+    return sorted(found), unread
+
+
+def _root_of(folder: Path, runs: Path) -> Path:
+    """The study's folder of a cell: the nearest with a study in it, or else by where the cell lies.
+
+    That is ARM/seed-N, or ARM/tune/POINT/seed-N. Only points have a '='.
+    """
+    above = [parent for parent in folder.parents if parent == runs or runs in parent.parents]
+    kept = next((parent for parent in above if (parent / STUDY).is_file()), None)
+    if kept is not None:
+        return kept
+    parent = folder.parent
+    return parent.parents[2] if "=" in parent.name and len(parent.parents) > 2 else parent.parent
+
+
+def read_results(folder: Path) -> Results:
+    """The results of the study in this folder."""
+    found: dict[Cell, Record] = {}
+    places, left_out = _places(folder)
+    for place in places:
+        where = str(place.relative_to(folder))
+        try:
+            makings = read_json(place / MAKINGS)
+            record = read_record(place)
+            if record is None:
+                why = say("left-out-unfinished", status=say(f"status-{status_of(place)}"))
+                left_out.append(LeftOut(where=where, why=why))
+                continue
+            cell = _cell_of(record, makings)
+        except OelmError as error:
+            left_out.append(LeftOut(where=where, why=plain(" ".join(str(error).split()))))
+            continue
+        if str(cell.folder) != where:
+            left_out.append(LeftOut(where=where, why=say("left-out-moved", cell=str(cell))))
+        else:
+            found[cell] = record
+    study = _study_in(folder, found)
+    known = {*cells(study), *tuning_cells(study)}
+    for cell in [cell for cell in found if cell not in known]:
+        del found[cell]
+        left_out.append(LeftOut(where=str(cell), why=say("left-out-other")))
+    for cell in [cell for cell, record in found.items() if record.made_with.get("study") != study.name]:
+        name = found.pop(cell).made_with.get("study")
+        left_out.append(LeftOut(where=str(cell), why=say("left-out-study", name=name)))
+    return Results(
+        study=study,
+        folder=folder,
+        records={cell: found[cell] for cell in cells(study) if cell in found},
+        tuning={cell: found[cell] for cell in tuning_cells(study) if cell in found},
+        left_out=tuple(left_out),
+    )
+
+
+def _cell_of(record: Record, makings: Mapping[str, Any] | None) -> Cell:
+    if not all(_is_sound(value) for value in vars(record).values()):
+        raise CellError("the record is damaged", why="it has a number that nothing can be, or is nested without end")
+    arm, seed, tuning = (record.made_with.get(name) for name in ("arm", "seed", "tuning"))
+    values = tuning.values() if isinstance(tuning, dict) else ()
+    if any(isinstance(value, dict | list) for value in values):
+        raise CellError("the record does not say which point of the grid it is of")
+    if not isinstance(arm, str) or type(seed) is not int or not isinstance(tuning, dict | None):
+        raise CellError("the record does not say which cell it is of")
+    if makings is None:
+        raise CellError(f"there is no {MAKINGS} beside the record")
+    if makings.get("arm") != arm or makings.get("seed") != seed:
+        raise CellError("the record is of another cell than the folder was started for")
+    return Cell(arm=arm, seed=seed, point=tuple(tuning.items()) if tuning else None)
+
+
+def _study_in(folder: Path, found: Mapping[Cell, Record]) -> Study:
+    """The study as it was last run here; where that is not written down, as far as its records tell."""
+    kept = read_json(folder / STUDY)
+    if kept is not None:
+        return study_from_dict(kept, where=str(folder / STUDY))
+    compared = {cell: record for cell, record in found.items() if cell.point is None}
+    if not compared:
+        raise CellError(f"no cell of {folder} has come to its end", hint=f"oelm status {folder}")
+    first = next(iter(compared.values())).made_with
+    arms = {}
+    for cell, record in compared.items():
+        treatment = record.made_with.get("treatment")
+        arms[cell.arm] = {
+            **(treatment if isinstance(treatment, dict) else {}),
+            "changes": record.made_with.get("changes"),
+        }
+    if len(arms) < 2:
+        raise CellError(
+            f"{folder} has cells of one arm only, and does not say what it is compared with",
+            hint="oelm compare STUDY writes that down",
+        )
+    raw = {
+        "study": first.get("study"),
+        "version": 1,
+        "recipe": first.get("recipe"),
+        "arms": arms,
+        "seeds": sorted({cell.seed for cell in compared}),
+        "compare": {"against": BASELINE if BASELINE in arms else next(iter(arms)), "primary": first.get("primary")},
+    }
+    return study_from_dict(raw, where=str(folder))
+
+
+def _metrics(record: Record) -> list[str]:
+    return [name for model in record.report.values() for row in model["splits"].values() for name in row]
+
+
+def _at(data: Any, path: str) -> Any:
+    for part in path.split("."):
+        data = data.get(part) if isinstance(data, Mapping) else None
+    return data
+
+
+def _is_sound(value: Any, depth: int = 0) -> bool:
+    """Whether plain data can be worked with: no whole number beyond all floats, no nesting without end."""
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return depth < _DEEPEST and all(_is_sound(one, depth + 1) for one in inner)
+    return not isinstance(value, int) or abs(value) <= LARGEST
+
+
+def number(value: Any) -> float | None:
+    """A measurement, or None for what cannot be one: no number, not finite, or beyond all measure."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= LARGEST:
+        return None
+    return float(value)

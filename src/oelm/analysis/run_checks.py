@@ -1,0 +1,415 @@
+"""Checks of runs: whether the records of a study are what its comparisons need them to be."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from oelm.analysis.design import Design, Side, hypothesis_pairs, is_pretrained, settings_of, width_of
+from oelm.analysis.flags import Flag, Severity, flag
+from oelm.analysis.floors import floor_for
+from oelm.analysis.numbers import OPTIMIZER_ALLOWANCE, check_record, duplicate_records, saving_ceiling
+from oelm.analysis.predictions import Predictions, read_predictions
+from oelm.analysis.results import Results, number
+from oelm.errors import CellError
+from oelm.records.record import Record
+from oelm.study.plan import Cell, cells
+from oelm.study.recipe import Schedule
+from oelm.study.schedule import lr_at
+from oelm.words.text import Text, plain, say
+
+# Provenance that may differ between cells, and where it is found in a record.
+_SURROUNDINGS = {
+    "commit": ("code", "commit"),
+    "device": ("device",),
+    "cpu": ("cpu",),
+    "gpu": ("gpu",),
+    "threads": ("threads",),
+    "versions": ("versions",),
+}
+_NEAR_CHANCE = 2.0  # standard errors
+_NO_LEARNING = 0.98  # of ln C
+_ONE_CLASS = 0.99  # of the predictions
+_MUCH_PADDING = 0.5
+
+
+def design_of_results(results: Results) -> Design:
+    """The design as it was really run: what the records say, not what the study planned."""
+    study = results.study
+    sides = {}
+    for name in results.arms:
+        records = results.of(name)
+        first = next(iter(records.values()))
+        trials = [cell for cell in results.tuning if cell.arm == name]
+        sides[name] = Side(
+            name=name,
+            treatment=study.arms[name].treatment,
+            settings=_settings(records),
+            declared=frozenset(study.arms[name].changes),
+            grid=_grid(trials) if study.tune is not None else None,
+            tuned=results.tuned(name),
+            trials=len(trials) if study.tune is not None else None,
+            seeds=tuple(results.values(name, study.compare.primary.metric)),
+            head_norm=_mean_of(first, "norm"),
+            logit_spread=_mean_of(first, "logit_spread"),
+        )
+    return Design(
+        sides=sides,
+        against=study.compare.against,
+        pairs=hypothesis_pairs(study),
+        pretrained=next((is_pretrained(record.made_with.get("recipe")) for record in results.records.values()), None),
+        width=width_of(study.recipe.model.preset),
+        same_split=_same_split(results),
+        smallest_interesting=study.compare.primary.smallest_interesting,
+        spread=_spread(results),
+    )
+
+
+def _settings(records: dict[int, Record]) -> dict[str, Any]:
+    """Of all cells of an arm. Where they differ among themselves, all values are named, with their seeds."""
+    rows = {}
+    for seed, record in records.items():
+        recipe = record.made_with.get("recipe")
+        row = settings_of(recipe) if isinstance(recipe, dict) else {}
+        row |= {"steps": record.start.get("steps"), "data": record.data.get("data")}
+        row |= {"tokenizer": record.data.get("tokenizer")}
+        for name, parts in _SURROUNDINGS.items():
+            value: Any = record.provenance
+            for part in parts:
+                value = value.get(part) if isinstance(value, dict) else None
+            if isinstance(value, dict):
+                row |= {f"{name}.{key}": inner for key, inner in value.items()}
+            else:
+                row[name] = value
+        rows[seed] = row
+    merged = {}
+    for path in dict.fromkeys(path for row in rows.values() for path in row):
+        seeds: dict[str, list[int]] = {}
+        for seed, row in rows.items():
+            seeds.setdefault(repr(row.get(path)), []).append(seed)
+        named = " / ".join(f"{value} (seed {', '.join(map(str, some))})" for value, some in seeds.items())
+        merged[path] = next(iter(rows.values())).get(path) if len(seeds) == 1 else named
+    return merged
+
+
+def _grid(trials: list[Cell]) -> dict[str, tuple[Any, ...]]:
+    found: dict[str, dict[Any, None]] = {}
+    for cell in trials:
+        for path, value in cell.point or ():
+            found.setdefault(path, {})[value] = None
+    return {path: tuple(values) for path, values in found.items()}
+
+
+def _mean_of(record: Record, name: str) -> float | None:
+    """A measurement of the heads before the first step, over all of them."""
+    start = record.heads.get("start")
+    values = start.get(name) if isinstance(start, dict) else None
+    numbers = list(_numbers_in(values))
+    return statistics.fmean(numbers) if numbers else None
+
+
+def _numbers_in(value: Any) -> Iterator[float]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            yield from _numbers_in(inner)
+    elif (found := number(value)) is not None:
+        yield found
+
+
+def _same_split(results: Results) -> str | None:
+    """A file that is in two splits of a record."""
+    for record in results.records.values():
+        files = record.data.get("files")
+        seen: dict[str, str] = {}
+        for split, hashes in files.items() if isinstance(files, dict) else ():
+            for digest in hashes if isinstance(hashes, list) else ():
+                if seen.setdefault(str(digest), split) != split:
+                    return f"{seen[str(digest)]} = {split}"
+    return None
+
+
+def _spread(results: Results) -> float | None:
+    """Standard deviation of the differences to the baseline seed by seed, pooled over arms."""
+    metric, against = results.study.compare.primary.metric, results.study.compare.against
+    base = results.values(against, metric) if against in results.arms else {}
+    variances = []
+    for arm in results.arms:
+        values = results.values(arm, metric) if arm != against else {}
+        differences = [values[seed] - base[seed] for seed in values if seed in base]
+        if len(differences) > 1:
+            variances += [statistics.variance(differences)] * (len(differences) - 1)
+    return math.sqrt(statistics.fmean(variances)) if variances and any(variances) else None
+
+
+def check_runs(results: Results, compared: list[tuple[str, str]]) -> list[Flag]:
+    rules = (_complete, _ended, _learned, _fell, _schedules, _clipping, _numbers, _times)
+    found = [one for rule in rules for one in rule(results)]
+    return [*found, *_paired(results, compared), *_order(results, compared), *_ceiling(results)]
+
+
+def _complete(results: Results) -> Iterator[Flag]:
+    study, reasons = results.study, {out.where: out.why for out in results.left_out}
+    for name in study.arms:
+        missing: dict[Text, list[int]] = {}
+        for cell in cells(study):
+            if cell.arm == name and cell not in results.records:
+                missing.setdefault(reasons.get(str(cell), say("not-run")), []).append(cell.seed)
+        for why, some in missing.items():
+            seeds = ", ".join(map(str, sorted(some)))
+            yield flag("INCOMPLETE", where=name, arms=(name,), seeds=seeds, number=len(study.seeds), why=why)
+
+
+def _ended(results: Results) -> Iterator[Flag]:
+    for cell, record in results.records.items():
+        what = plain(_first_line(record))
+        audits = [audit for audit in record.audits if not isinstance(audit, dict) or not audit.get("passed", True)]
+        if record.status == "audit-failed" or audits:
+            found = [audit["findings"] for audit in audits if isinstance(audit, dict) and audit.get("findings")]
+            first = plain(", ".join(map(str, found[0] if isinstance(found[0], list) else found[:1]))) if found else what
+            yield flag("AUDIT-FAILED", where=str(cell), arms=(cell.arm,), what=what if what.en else first)
+        elif record.status == "diverged":
+            severity = _severity(results, cell.arm)
+            yield flag("DIVERGED", where=str(cell), arms=(cell.arm,), severity=severity, what=what)
+        elif record.status == "failed":
+            yield flag("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="failed", what=what)
+        elif record.status != "done":
+            status = say(f"status-{record.status}")
+            yield flag("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="left-out-unfinished", status=status)
+        elif not any(row.get("step") == record.start.get("steps") for row in record.evaluations):
+            yield flag("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="last-not-measured")
+        elif _number(record, results) is None:
+            metric = results.study.compare.primary.metric
+            yield flag("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="no-metric", metric=metric)
+
+
+def _first_line(record: Record) -> str:
+    lines = str((record.error or {}).get("what", "")).splitlines()
+    return lines[0] if lines else ""
+
+
+def _severity(results: Results, arm: str) -> Severity:
+    """A treated arm that fails has a result; a baseline that fails is none."""
+    return "invalid" if arm == results.study.compare.against else "warn"
+
+
+def _number(record: Record, results: Results) -> float | None:
+    return number(record.value(results.study.compare.primary.metric))
+
+
+def _learned(results: Results) -> Iterator[Flag]:
+    """Nothing that learned no more than the commonest class, or less than a bag of words, is a baseline."""
+    primary = results.study.compare.primary
+    for cell, record in results.records.items():
+        value = _number(record, results)
+        if record.status != "done" or value is None:
+            continue
+        at: dict[str, Any] = {"where": str(cell), "arms": (cell.arm,)}
+        severity = _severity(results, cell.arm)
+        try:
+            kept = read_predictions(results.folder / cell.folder)
+        except CellError as error:
+            kept = None
+            what = " ".join(str(error).split())
+            yield flag("NOT-REPRODUCED", **at, severity="warn", key="damaged-predictions", what=what)
+        if kept is not None:
+            yield from _reproduced(record, kept, at)
+            told = _collapse(record, kept)
+            if told is not None:
+                yield flag("COLLAPSED", **at, severity=severity, what=told)
+        floor = floor_for(record, results.floors)
+        split = next(iter(record.report["final"]["splits"]), "")
+        level = floor.splits.get(split, {}).get(primary.metric) if floor is not None else None
+        if floor is not None and level is not None and (value < level if primary.better == "higher" else value > level):
+            kind = say("floor-bigrams" if floor.kind == "bigrams" else "floor-words")
+            yield flag(
+                "BELOW-FLOOR", **at, severity=severity, metric=primary.metric, value=value, floor=level, kind=kind
+            )
+
+
+def _reproduced(record: Record, kept: Predictions, at: dict[str, Any]) -> Iterator[Flag]:
+    """What is reported must come out of what was kept: all examples, each once."""
+    for metric in ("accuracy", "loss"):
+        said, scores = record.value(metric), kept.scores(metric)
+        if said is None or scores is None or not len(scores):
+            continue
+        with np.errstate(all="ignore"):
+            again = float(scores.mean())
+        if not math.isclose(said, again, rel_tol=1e-6, abs_tol=1e-9):
+            yield flag("NOT-REPRODUCED", **at, metric=metric, said=said, again=again, n=len(scores))
+
+
+def _collapse(record: Record, kept: Predictions) -> Text | None:
+    """How a classifier shows that it has learned nothing; None if it has learned something."""
+    if kept.label is None or kept.prediction is None or not len(kept.label):
+        return None
+    examples = len(kept.label)
+    counts = np.bincount(kept.label)
+    share = counts.max() / examples
+    accuracy = float((kept.label == kept.prediction).mean())
+    near = share + _NEAR_CHANCE * math.sqrt(share * (1 - share) / examples)
+    if accuracy <= near:
+        return say("collapsed-majority", accuracy=accuracy, share=float(share))
+    chance = math.log(max(2, len(counts)))
+    loss = record.value("loss")
+    if loss is not None and loss >= _NO_LEARNING * chance and accuracy < (1 + share) / 2:
+        return say("collapsed-loss", loss=loss, chance=chance)
+    same = np.bincount(kept.prediction).max() / examples
+    if same >= _ONE_CLASS and share < 0.95:
+        return say("collapsed-class", same=float(same))
+    return None
+
+
+def _fell(results: Results) -> Iterator[Flag]:
+    """The end of training far below its best: the mean of what is reported hides it."""
+    primary = results.study.compare.primary
+    for cell, record in results.records.items():
+        values = [row[primary.metric] for row in record.evaluations if primary.metric in row]
+        values = [value for value in values if number(value) is not None]
+        if len(values) < 2:
+            continue
+        best, last = (max(values) if primary.better == "higher" else min(values)), values[-1]
+        sizes = record.data.get("sizes")
+        size = sizes.get("select") if isinstance(sizes, dict) else None
+        if abs(best - last) > _noise(best, primary.metric, size):
+            yield flag(
+                "FINAL-BELOW-BEST", where=str(cell), arms=(cell.arm,), metric=primary.metric, best=best, last=last
+            )
+
+
+def _noise(best: float, metric: str, size: Any) -> float:
+    """What the best of some looks may be above the last by luck: two standard errors of a share, or a fiftieth."""
+    if metric in ("loss", "perplexity") or not isinstance(size, int) or not 0 < best < 1:
+        return abs(best) / 50
+    return 2 * math.sqrt(best * (1 - best) / size)
+
+
+def _schedules(results: Results) -> Iterator[Flag]:
+    for cell, record in results.records.items():
+        told = _inert(record)
+        if told is not None:
+            yield flag("INERT-SCHEDULE", where=str(cell), arms=(cell.arm,), what=told)
+
+
+def _inert(record: Record) -> Any:
+    recipe, total = record.made_with.get("recipe"), record.start.get("steps")
+    if record.status != "done" or not isinstance(recipe, dict) or not isinstance(total, int) or not record.lr:
+        return None
+    try:
+        schedule, peak = Schedule(**recipe["schedule"]), float(recipe["optimizer"]["lr"])
+        trace = [(int(step), float(lr)) for step, lr in record.lr]
+        planned = [lr_at(step - 1, total=total, peak=peak, schedule=schedule) for step, _ in trace]
+    except (LookupError, TypeError, ValueError, ArithmeticError):
+        return None
+    if schedule.name != "constant" and len(trace) > 2 and len({lr for _, lr in trace}) == 1:
+        return say("inert-constant", lr=trace[0][1], name=schedule.name)
+    for (step, lr), told in zip(trace, planned, strict=True):
+        if not abs(lr - told) <= 0.01 * peak:
+            return say("inert-other", step=step, lr=lr, told=told)
+    return None
+
+
+def _clipping(results: Results) -> Iterator[Flag]:
+    shares: dict[str, list[float]] = {}
+    for cell, record in results.records.items():
+        recipe = record.made_with.get("recipe")
+        clip = recipe.get("clip") if isinstance(recipe, dict) else None
+        norms = results.steps(cell).grad_norm
+        if isinstance(clip, int | float) and len(norms):
+            shares.setdefault(cell.arm, []).append(float((norms > clip).mean()))
+    for arm, found in shares.items():
+        share = statistics.fmean(found)
+        if share == 0:
+            yield flag("CLIP-INERT", where=arm, arms=(arm,))
+        elif share > 0.99:
+            yield flag("CLIP-ALWAYS", where=arm, arms=(arm,), share=share)
+
+
+def _paired(results: Results, compared: list[tuple[str, str]]) -> Iterator[Flag]:
+    for arm, against in compared:
+        one, other = results.of(arm), results.of(against)
+        for name in ("weights", "batches"):
+            seeds = [
+                seed
+                for seed in one
+                if seed in other
+                and one[seed].status == other[seed].status == "done"
+                and one[seed].start.get(name) != other[seed].start.get(name)
+            ]
+            if seeds:
+                yield flag(
+                    "UNPAIRED",
+                    where=arm,
+                    arms=(arm, against),
+                    against=against,
+                    seeds=", ".join(map(str, seeds)),
+                    what=say(f"unpaired-{name}"),
+                )
+
+
+def _numbers(results: Results) -> Iterator[Flag]:
+    """The numbers of our own records are held to what is asked of published ones."""
+    for cell, record in results.records.items():
+        yield from check_record(record, where=str(cell), arm=cell.arm)
+    yield from duplicate_records({str(cell): record for cell, record in results.records.items()})
+
+
+def _times(results: Results) -> Iterator[Flag]:
+    for cell, record in results.records.items():
+        padding = record.start.get("padding")
+        if isinstance(padding, int | float) and padding > _MUCH_PADDING:
+            yield flag("PADDING-TIMED", where=str(cell), arms=(cell.arm,), share=padding)
+        steps, training = results.steps(cell).all_seconds, record.seconds.get("training")
+        if training is not None and steps > 1.05 * training + 1:
+            yield flag(
+                "TIME-ARITHMETIC", where=str(cell), arms=(cell.arm,), key="time-record", steps=steps, all=training
+            )
+
+
+def _order(results: Results, compared: list[tuple[str, str]]) -> Iterator[Flag]:
+    """One arm always before the other: a machine that slows down, or is shared by day, favours one of them."""
+    for arm, against in compared:
+        began = [
+            (_began(one), _began(results.of(against)[seed]))
+            for seed, one in results.of(arm).items()
+            if seed in results.of(against)
+        ]
+        known = [(one, other) for one, other in began if one and other and one != other]
+        if len(known) > 1 and len({one < other for one, other in known}) == 1:
+            yield flag("FIXED-ORDER", where=arm, arms=(arm, against), against=against, n=len(known))
+
+
+def _began(record: Record) -> str:
+    starts = record.provenance.get("starts")
+    first = starts[0] if isinstance(starts, list) and starts else {}
+    return str(first.get("time") or "") if isinstance(first, dict) else ""
+
+
+def _ceiling(results: Results) -> Iterator[Flag]:
+    """Whole runs that are faster than freezing can make them were timed on a machine that had other things to do."""
+    against = results.study.compare.against
+    base = results.values(against, "step_seconds") if against in results.arms else {}
+    for arm in results.arms:
+        treatment = results.study.arms[arm].treatment
+        values = results.values(arm, "step_seconds") if arm != against else {}
+        savings = [1 - values[seed] / base[seed] for seed in values if base.get(seed)]
+        if not savings:
+            continue
+        ceiling = saving_ceiling(frozen_roles=len(treatment.frozen_roles)) + OPTIMIZER_ALLOWANCE
+        saving = statistics.fmean(savings)
+        spread = statistics.stdev(savings) / math.sqrt(len(savings)) if len(savings) > 1 else 0.0
+        if saving - 2 * spread > ceiling:
+            yield flag(
+                "SPEEDUP-ABOVE-CEILING",
+                where=arm,
+                arms=(arm, against),
+                severity="warn",
+                key="speedup-runs",
+                saving=saving,
+                ceiling=ceiling,
+            )

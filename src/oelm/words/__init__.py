@@ -1,0 +1,1 @@
+"""What the reading says, in English and Chinese: tables of sentences, and the one function that fills them in."""

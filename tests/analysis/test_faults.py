@@ -1,0 +1,430 @@
+"""The thirteen faults of the experiments that came before: each in a small set of records, beside a clean twin."""
+
+from dataclasses import replace
+
+import pytest
+
+from made_runs import make_runs, study_of
+from oelm.analysis.checks import check_study
+from oelm.analysis.floors import FLOOR
+from oelm.analysis.numbers import f1_impossible, speedup_above_ceiling
+from oelm.analysis.results import load
+from oelm.records.store import write_json
+
+HALF = {"step": 100, "splits": {"validation": {"accuracy": 0.5, "macro_f1": 0.4, "f1": 0.3, "loss": 0.7}}}
+
+
+def codes(results, severity=None):
+    return {flag.code for flag in results.checks if severity in (None, flag.severity)}
+
+
+def with_recipe(record, path, value):
+    """The record of a cell that was trained with something else."""
+    section, name = path.split(".") if "." in path else (None, path)
+    recipe = dict(record.made_with["recipe"])
+    if section is None:
+        recipe[name] = value
+    else:
+        recipe[section] = {**recipe[section], name: value}
+    return replace(record, made_with={**record.made_with, "recipe": recipe})
+
+
+@pytest.fixture
+def clean(tmp_path):
+    return load(make_runs(tmp_path / "clean"))
+
+
+def test_the_clean_twin_is_clean(clean):
+    assert clean.checks == []
+    assert clean.left_out == ()
+    assert all(one.verdict != "invalid" for one in clean.comparisons.values())
+
+
+def only(arm, change):
+    return lambda cell, record: change(record) if cell.arm == arm else record
+
+
+# 1 ---------------------------------------------------------------------------------------------------------------
+
+
+def test_1_a_baseline_that_was_reinitialised_too(tmp_path):
+    arms = {
+        "baseline": {"init": "orthogonalize", "scale": "unit", "freeze": "none"},
+        "oelm-freeze": {"init": "orthogonalize", "scale": "unit", "freeze": "qk"},
+    }
+    study = study_of(arms=arms)
+    assert {flag.code for flag in check_study(study) if flag.severity == "invalid"} == {"BASELINE-TREATED"}
+    results = load(make_runs(tmp_path, study))
+    assert results.comparisons["oelm-freeze"].verdict == "invalid"
+    assert "BASELINE-TREATED" in results.comparisons["oelm-freeze"].sentence.en
+    own = study_of(arms={**arms, "baseline": {"init": "keep", "freeze": "none"}})
+    assert "BASELINE-TREATED" not in {flag.code for flag in check_study(own)}
+
+
+# 2 ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "code"),
+    [
+        ("optimizer.lr", 1e-3, "LR-DIFFERS"),
+        ("schedule.name", "cosine", "SETTING-DIFFERS"),
+        ("batch.size", 16, "SETTING-DIFFERS"),
+        ("precision", "bf16", "SETTING-DIFFERS"),
+        ("data.select", 500, "SETTING-DIFFERS"),
+        ("budget.steps", 200, "SETTING-DIFFERS"),
+    ],
+)
+def test_2_another_setting_in_one_arm(tmp_path, path, value, code):
+    runs = make_runs(tmp_path, change=only("oelm-freeze", lambda record: with_recipe(record, path, value)))
+    results = load(runs)
+    found = [flag for flag in results.checks if flag.code == code]
+    assert [flag.where for flag in found] == ["oelm-freeze"]
+    assert "not declared" in found[0].message.en
+    assert results.comparisons["oelm-freeze"].verdict == "invalid"
+    assert results.comparisons["freeze-only"].verdict == "equivalent", "the others are not touched by it"
+
+
+def test_2_a_declared_difference_is_no_better(tmp_path):
+    study = study_of(
+        arms={
+            "baseline": {"init": "keep", "freeze": "none"},
+            "freeze-only": {"init": "keep", "freeze": "qk", "changes": {"optimizer.lr": 1e-3}},
+        }
+    )
+    flag = next(flag for flag in check_study(study) if flag.code == "LR-DIFFERS")
+    assert flag.severity == "invalid"
+    assert "(declared in the study)" in flag.message.en
+    assert "0.001" in flag.message.en
+
+
+@pytest.mark.parametrize("name", ["device", "threads", "gpu"])
+def test_2_another_machine_is_said(tmp_path, name):
+    def moved(record):
+        return replace(record, provenance={**record.provenance, name: "another"})
+
+    results = load(make_runs(tmp_path, change=only("freeze-only", moved)))
+    found = [flag for flag in results.checks if flag.code == "SETTING-DIFFERS"]
+    assert [(flag.where, flag.severity) for flag in found] == [("freeze-only", "warn")]
+    assert name in found[0].message.en
+
+
+def test_2_other_data_block(tmp_path):
+    other = only("freeze-only", lambda record: replace(record, data={**record.data, "data": "other rows"}))
+    results = load(make_runs(tmp_path, change=other))
+    assert results.comparisons["freeze-only"].verdict == "invalid"
+
+
+# 3 ---------------------------------------------------------------------------------------------------------------
+
+TUNE = {"optimizer.lr": [3e-5, 1e-4, 3e-4], "seeds": [100]}
+
+
+def test_3_one_arm_tuned_and_the_other_not(tmp_path):
+    study = study_of(tune=TUNE)
+    fair = load(make_runs(tmp_path / "fair", study))
+    assert "TUNING-UNEQUAL" not in codes(fair)
+
+    def untuned(cell, record):
+        return None if cell.arm == "baseline" and cell.point is not None else record
+
+    unfair = load(make_runs(tmp_path / "unfair", study, change=untuned))
+    found = [flag for flag in unfair.checks if flag.code == "TUNING-UNEQUAL"]
+    assert {flag.where for flag in found} == {"freeze-only", "oelm-freeze"}
+    assert all("3 tuning runs for this arm, no tuning for baseline" in flag.message.en for flag in found)
+    assert all(one.verdict == "invalid" for one in unfair.comparisons.values())
+
+
+def test_3_fewer_trials_for_one_arm(tmp_path):
+    def fewer(cell, record):
+        return None if cell.arm == "baseline" and cell.point == (("optimizer.lr", 3e-4),) else record
+
+    results = load(make_runs(tmp_path, study_of(tune=TUNE), change=fewer))
+    assert "TUNING-UNEQUAL" in codes(results, "invalid")
+
+
+def test_3_a_choice_at_the_edge_of_the_grid(tmp_path):
+    def at_edge(cell, record):
+        if cell.point is None and cell.arm == "freeze-only":
+            return with_lr(record, 3e-4)
+        return record
+
+    results = load(make_runs(tmp_path, study_of(tune=TUNE), change=at_edge))
+    edge = [flag for flag in results.checks if flag.code == "TUNING-UNEQUAL"]
+    assert [(flag.where, flag.severity) for flag in edge] == [("freeze-only", "warn")]
+    assert "highest" in edge[0].message.en
+    differs = [flag for flag in results.checks if flag.code == "LR-DIFFERS"]
+    assert [flag.severity for flag in differs] == ["note"], "each was chosen from the same grid"
+
+
+def with_lr(record, lr):
+    changed = with_recipe(record, "optimizer.lr", lr)
+    factor = lr / record.made_with["recipe"]["optimizer"]["lr"]
+    return replace(changed, lr=[[step, rate * factor] for step, rate in record.lr])
+
+
+# 4 ---------------------------------------------------------------------------------------------------------------
+
+
+def test_4_selecting_on_the_split_that_is_reported(tmp_path):
+    def same(cell, record):
+        files = {"train": ["aa"], "select": ["bb"], "validation": ["bb"]}
+        return replace(record, data={**record.data, "files": files})
+
+    results = load(make_runs(tmp_path, change=same))
+    assert "SAME-SPLIT" in codes(results, "invalid")
+    assert {one.verdict for one in results.comparisons.values()} == {"invalid"}
+
+
+def test_4_the_best_is_not_the_final(tmp_path):
+    """Both are kept apart, and the verdict is on the final one."""
+
+    def lucky(cell, record):
+        if cell.arm != "oelm-freeze":
+            return record
+        metrics = record.report["final"]["splits"]["validation"]
+        chosen = {"step": 60, "splits": {"validation": {**metrics, "accuracy": metrics["accuracy"] + 0.05}}}
+        return replace(record, report={**record.report, "chosen": chosen})
+
+    results = load(make_runs(tmp_path, accuracy={"oelm-freeze": 0.87}, change=lucky))
+    assert results.comparisons["oelm-freeze"].verdict == "worse"
+    assert min(results.compare("oelm-freeze", model="chosen").differences.values()) > 0
+
+
+# 5 ---------------------------------------------------------------------------------------------------------------
+
+
+def test_5_a_baseline_at_chance(tmp_path):
+    results = load(make_runs(tmp_path, accuracy={"baseline": 0.5, "freeze-only": 0.9, "oelm-freeze": 0.9}))
+    found = [flag for flag in results.checks if flag.code == "COLLAPSED"]
+    assert {flag.where for flag in found} == {f"baseline/seed-{seed}" for seed in range(5)}
+    assert {one.verdict for one in results.comparisons.values()} == {"invalid"}, "+40 points over nothing are nothing"
+
+
+def test_5_a_treated_arm_at_chance_is_a_result(tmp_path):
+    results = load(make_runs(tmp_path, accuracy={"oelm-freeze": 0.5}))
+    assert codes(results) == {"COLLAPSED"}
+    assert results.comparisons["oelm-freeze"].verdict == "worse"
+
+
+@pytest.mark.parametrize(("floor", "fires"), [(0.92, True), (0.80, False)])
+def test_5_a_baseline_below_a_bag_of_words(tmp_path, floor, fires):
+    runs = make_runs(tmp_path, accuracy={"oelm-freeze": 0.95})
+    row = {
+        "data": "rows",
+        "tokenizer": None,
+        "splits": {"validation": {"accuracy": floor}},
+        "majority": {"validation": 0.5},
+        "classes": 2,
+        "kind": "tf-idf + logistic regression",
+        "rows": 60000,
+        "capped": False,
+    }
+    write_json(runs / FLOOR, {"format": 1, "floors": [row]})
+    results = load(runs)
+    assert ("BELOW-FLOOR" in codes(results)) == fires
+    assert results.comparisons["oelm-freeze"].verdict == ("invalid" if fires else "better")
+
+
+def test_5_a_final_far_below_its_best(tmp_path):
+    def fallen(record):
+        values = [0.7, 0.78, 0.75, 0.7, 0.69]
+        rows = [{**row, "accuracy": value} for row, value in zip(record.evaluations, values, strict=True)]
+        return replace(record, evaluations=rows)
+
+    results = load(make_runs(tmp_path, change=only("baseline", fallen)))
+    found = [flag for flag in results.checks if flag.code == "FINAL-BELOW-BEST"]
+    assert len(found) == 5
+    assert "0.6900" in found[0].message.en
+    assert "0.7800" in found[0].message.en
+
+
+# 6 ---------------------------------------------------------------------------------------------------------------
+
+
+def test_6_a_schedule_that_does_nothing(tmp_path):
+    constant = only("baseline", lambda record: replace(record, lr=[[step, 1e-4] for step, _ in record.lr]))
+    results = load(make_runs(tmp_path, change=constant))
+    found = [flag for flag in results.checks if flag.code == "INERT-SCHEDULE"]
+    assert "every step" in found[0].message.en
+    assert {one.verdict for one in results.comparisons.values()} == {"invalid"}
+
+
+@pytest.mark.parametrize(("clip", "code"), [(100.0, "CLIP-INERT"), (0.1, "CLIP-ALWAYS")])
+def test_6_clipping_that_does_nothing_or_everything(tmp_path, clip, code):
+    study = study_of()
+    recipe = {**study.to_dict()["recipe"], "clip": clip}
+    assert codes(load(make_runs(tmp_path, study_of(recipe=recipe)))) == {code}
+
+
+def test_6_a_last_step_that_is_not_measured(tmp_path):
+    unseen = only("baseline", lambda record: replace(record, evaluations=record.evaluations[:-1]))
+    results = load(make_runs(tmp_path, change=unseen))
+    assert "the last step was not measured" in {flag.message.en for flag in results.checks}
+
+
+# 7 ---------------------------------------------------------------------------------------------------------------
+
+
+def test_7_a_binary_f1_on_three_classes():
+    counts = (3479, 3123, 3213)  # MNLI, matched
+    fires = f1_impossible(accuracy="0.8344", f1="0.8885", classes=3, class_counts=counts, average="macro")
+    assert [flag.code for flag in fires] == ["F1-IMPOSSIBLE"]
+    assert not f1_impossible(accuracy="0.8344", f1="0.8340", classes=3, class_counts=counts, average="macro")
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_7_a_metric_of_one_shard_or_of_batch_means(tmp_path, metric):
+    """It is not what the kept predictions give."""
+
+    def shard(record):
+        metrics = record.report["final"]["splits"]["validation"]
+        value = metrics[metric] + 10 / 2000
+        final = {"step": 100, "splits": {"validation": {**metrics, metric: value}}}
+        return replace(record, report={**record.report, "final": final})
+
+    results = load(make_runs(tmp_path, change=only("freeze-only", shard)))
+    assert codes(results, "invalid") == {"NOT-REPRODUCED"}
+    assert results.comparisons["freeze-only"].verdict == "invalid"
+    assert results.comparisons["oelm-freeze"].verdict != "invalid"
+
+
+def test_7_an_accuracy_that_is_no_count(tmp_path):
+    def rounded(record):
+        return replace(record, evaluations=[{**row, "accuracy": 0.83337} for row in record.evaluations])
+
+    assert "GRIM" in codes(load(make_runs(tmp_path, change=only("baseline", rounded))))
+
+
+# 8 ---------------------------------------------------------------------------------------------------------------
+
+CONTROLS = {
+    "baseline": {"init": "keep", "freeze": "none"},
+    "oelm-freeze": {"init": "orthogonalize", "scale": "unit", "freeze": "qk"},
+    "oelm-random": {"init": "gaussian", "scale": 0.02, "freeze": "qk"},
+}
+H = {"ortho": {"statement": "it is the orthogonality", "rule": "above", "margin": 0.0}}
+
+
+def test_8_a_control_of_another_scale_that_erases_pretraining(tmp_path):
+    hypotheses = {"ortho": {**H["ortho"], "estimand": "accuracy(oelm-freeze) - accuracy(oelm-random)"}}
+
+    def heads(cell, record):
+        spread = {"oelm-freeze": 3.26, "oelm-random": 1.0}.get(cell.arm, 2.0)
+        return replace(record, heads={"start": {"logit_spread": [spread, spread]}})
+
+    study = study_of(arms=CONTROLS, hypotheses=hypotheses)
+    results = load(make_runs(tmp_path, study, accuracy={"oelm-random": 0.8}, change=heads))
+    pair = [flag for flag in results.checks if flag.arms == ("oelm-freeze", "oelm-random")]
+    assert {flag.code for flag in pair} >= {"SCALE-CONFOUND", "PRETRAINED-ERASED"}
+    assert "3.26 times" in next(flag for flag in pair if flag.code == "SCALE-CONFOUND").message.en
+    assert results.hypotheses[0].standing == "invalid"
+    assert results.comparisons["oelm-freeze"].verdict != "invalid", "against the baseline it is what it says"
+
+
+def test_8_a_control_that_differs_in_nothing_else(tmp_path):
+    arms = {
+        "baseline": {"init": "keep", "freeze": "none"},
+        "oelm-freeze": {"init": "orthogonal", "scale": "match", "freeze": "qk"},
+        "oelm-random": {"init": "gaussian", "scale": "match", "freeze": "qk"},
+        "freeze-only": {"init": "keep", "freeze": "qk"},
+    }
+    hypotheses = {"ortho": {**H["ortho"], "estimand": "accuracy(oelm-freeze) - accuracy(oelm-random)"}}
+    study = study_of(arms=arms, hypotheses=hypotheses)
+    results = load(make_runs(tmp_path, study, accuracy={"oelm-random": 0.8}))
+    assert not codes(results) & {"SCALE-CONFOUND"}
+    assert results.hypotheses[0].standing == "supported"
+
+
+# 9 ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["weights", "batches"])
+def test_9_arms_of_a_seed_that_did_not_start_alike(tmp_path, name):
+    moved = only("oelm-freeze", lambda record: replace(record, start={**record.start, name: "others"}))
+    results = load(make_runs(tmp_path, change=moved))
+    assert codes(results, "invalid") == {"UNPAIRED"}
+    assert results.comparisons["oelm-freeze"].verdict == "invalid"
+    assert results.comparisons["freeze-only"].verdict == "equivalent"
+
+
+# 10 --------------------------------------------------------------------------------------------------------------
+
+
+def test_10_a_count_without_buffers(tmp_path):
+    def unseen(record):
+        return replace(record, counts={**record.counts, "frozen": 0})
+
+    results = load(make_runs(tmp_path, change=only("freeze-only", unseen)))
+    assert codes(results, "invalid") == {"COUNT-MISSES-BUFFERS"}
+
+
+def test_10_a_frozen_weight_that_moved(tmp_path):
+    def moved(record):
+        return replace(record, audits=[{"step": 100, "passed": False, "findings": ["layer 5 moved"]}])
+
+    results = load(make_runs(tmp_path, change=only("freeze-only", moved)))
+    assert codes(results, "invalid") == {"AUDIT-FAILED"}
+    assert results.comparisons["freeze-only"].verdict == "invalid"
+
+
+# 11 --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "fires"), [(0.85, True), (0.03, False)])
+def test_11_timing_the_padding(tmp_path, share, fires):
+    def padded(cell, record):
+        return replace(record, start={**record.start, "padding": share})
+
+    assert ("PADDING-TIMED" in codes(load(make_runs(tmp_path, change=padded)))) == fires
+
+
+# 12 --------------------------------------------------------------------------------------------------------------
+
+
+def started(record, hour):
+    return replace(record, provenance={**record.provenance, "starts": [{"time": f"2026-11-16T{hour:02}:00:00"}]})
+
+
+def test_12_whole_runs_in_a_fixed_order(tmp_path):
+    arms = ["baseline", "freeze-only", "oelm-freeze"]
+
+    def fixed(cell, record):
+        return started(record, 3 * cell.seed + arms.index(cell.arm))
+
+    def turned(cell, record):
+        place = arms.index(cell.arm)
+        return started(record, 3 * cell.seed + (place if cell.seed % 2 else 2 - place))
+
+    assert "FIXED-ORDER" in codes(load(make_runs(tmp_path / "fixed", change=fixed)))
+    assert "FIXED-ORDER" not in codes(load(make_runs(tmp_path / "turned", change=turned)))
+
+
+def test_12_a_speed_up_above_the_ceiling(tmp_path):
+    assert [f.code for f in speedup_above_ceiling(baseline="3h13", treated="2h32")] == ["SPEEDUP-ABOVE-CEILING"]
+    assert not speedup_above_ceiling(baseline="3h13", treated="3h03")
+    runs = make_runs(tmp_path)
+    assert "SPEEDUP-ABOVE-CEILING" not in codes(load(runs))
+    for log in (runs / "freeze-only").glob("seed-*/steps.jsonl"):
+        log.write_text(log.read_text().replace('"seconds": 0.2', '"seconds": 0.1'))
+    assert "SPEEDUP-ABOVE-CEILING" in codes(load(runs))
+
+
+# 13 --------------------------------------------------------------------------------------------------------------
+
+
+def test_13_a_resume_that_starts_the_schedule_anew(tmp_path):
+    def restarted(record):
+        rates = [rate for _, rate in record.lr]
+        half = len(rates) // 2
+        anew = rates[:half] + rates[: len(rates) - half]
+        return replace(record, lr=[[step, rate] for (step, _), rate in zip(record.lr, anew, strict=True)])
+
+    results = load(make_runs(tmp_path, change=only("oelm-freeze", restarted)))
+    assert codes(results, "invalid") == {"INERT-SCHEDULE"}
+    assert "step 51" in next(flag for flag in results.checks).message.en
+
+
+def test_13_a_resume_that_loses_its_place_in_the_data(tmp_path):
+    lost = only("oelm-freeze", lambda record: replace(record, start={**record.start, "batches": "twice the same"}))
+    assert codes(load(make_runs(tmp_path, change=lost)), "invalid") == {"UNPAIRED"}

@@ -1,0 +1,206 @@
+"""Runs made by hand: the folder that a study of a given outcome would have left behind, without any training."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from oelm.records.record import Record, write_record
+from oelm.records.store import write_json
+from oelm.study.load import study_from_dict
+from oelm.study.plan import Cell, cells, resolve, tuning_cells
+from oelm.study.schedule import lr_at
+from oelm.study.study import Study
+
+STUDY: dict[str, Any] = {
+    "study": "made",
+    "version": 1,
+    "recipe": {
+        "model": {"name": "minilm-l6"},
+        "data": {"task": "sst2", "max_length": 128, "select": 1000},
+        "budget": {"steps": 100},
+        "batch": {"size": 32},
+        "optimizer": {"lr": 1e-4},
+        "schedule": {"name": "linear", "warmup": 0.1},
+        "evaluate": {"every": 20},
+    },
+    "arms": {
+        "baseline": {"init": "keep", "freeze": "none"},
+        "freeze-only": {"init": "keep", "freeze": "qk"},
+        "oelm-freeze": {"init": "orthogonalize", "scale": "match", "freeze": "qk"},
+    },
+    "seeds": [0, 1, 2, 3, 4],
+    "compare": {
+        "against": "baseline",
+        "primary": {"metric": "accuracy", "better": "higher", "smallest_interesting": 0.02},
+    },
+}
+EXAMPLES = 2000
+TRAINABLE = {"none": 22_713_986, "q": 21_826_946, "k": 21_826_946, "qk": 20_939_906}
+
+
+def study_of(**parts: Any) -> Study:
+    """The study above with parts of it replaced."""
+    return study_from_dict({**copy.deepcopy(STUDY), **parts})
+
+
+def make_runs(
+    root: Path,
+    study: Study | None = None,
+    *,
+    accuracy: dict[str, float] | None = None,
+    spread: float = 0.004,
+    examples: int = EXAMPLES,
+    steps: int = 100,
+    change: Any = None,
+) -> Path:
+    """Write the folder of a study and return it.
+
+    `accuracy` is the true one of every arm, `spread` how far seeds scatter around it; all arms of a seed err on mostly
+    the same examples, as real ones do. `change(cell, record)` may return another record, or None to leave it out.
+    """
+    study = study or study_of()
+    folder = root / study.name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "study.json", study.to_dict())
+    hardness = np.random.default_rng(7).random(examples)
+    labels = np.random.default_rng(8).integers(0, 2, examples)
+    for cell in (*tuning_cells(study), *cells(study)):
+        if cell.point is None and study.tune is not None:
+            tuned = tuple((path, values[len(values) // 2]) for path, values in study.tune.grid.items())
+        else:
+            tuned = None
+        resolved = resolve(study, cell, tuned)
+        draw = np.random.default_rng([cell.seed, list(study.arms).index(cell.arm)])
+        target = (accuracy or {}).get(cell.arm, 0.9) + spread * draw.standard_normal()
+        seed_noise = np.random.default_rng([cell.seed, 99]).standard_normal(examples) * 0.05
+        difficulty = hardness + seed_noise + 0.02 * draw.standard_normal(examples)
+        right = difficulty <= np.quantile(difficulty, np.clip(target, 0.0, 1.0))
+        predicted = np.where(right, labels, 1 - labels)
+        loss = np.where(right, 0.1, 1.5) + 0.01 * draw.random(examples)
+        record = _record(study, cell, resolved, right, predicted, labels, loss, steps)
+        changed = change(cell, record) if change is not None else record
+        if changed is not None:
+            place = folder / cell.folder
+            place.mkdir(parents=True, exist_ok=True)
+            write_json(place / "cell.json", {**changed.made_with, "data": changed.data, "start": changed.start})
+            write_record(place, changed)
+            _write_steps(place, changed, steps)
+            _write_predictions(place, labels, predicted, loss)
+    return folder
+
+
+def _record(
+    study: Study,
+    cell: Cell,
+    resolved: Any,
+    right: Any,
+    predicted: Any,
+    labels: Any,
+    loss: Any,
+    steps: int,
+) -> Record:
+    recipe = resolved.recipe
+    metrics = _metrics(labels, predicted, loss)
+    evaluations = [
+        {"step": step, **{name: round(value * (0.9 + 0.1 * step / steps), 3) for name, value in metrics.items()}}
+        for step in range(steps // 5, steps + 1, steps // 5)
+    ]
+    lr = [
+        [step + 1, lr_at(step, total=steps, peak=recipe.optimizer.lr, schedule=recipe.schedule)]
+        for step in range(0, steps, max(1, steps // 200))
+    ]
+    frozen = TRAINABLE["none"] - TRAINABLE[resolved.arm.treatment.freeze]
+    measured = {"step": steps, "splits": {"validation": metrics}}
+    return Record(
+        status="done",
+        made_with=resolved.to_dict(),
+        start={"weights": f"weights-{cell.seed}", "batches": f"batches-{cell.seed}", "steps": steps},
+        data={
+            "data": "rows",
+            "tokenizer": "words",
+            "files": {"train": ["aa.parquet"], "validation": ["bb.parquet"]},
+            "sizes": {"train": 60000, "select": 1000, "report-validation": len(labels)},
+            "cut": {},
+        },
+        counts={
+            "total": TRAINABLE["none"],
+            "trainable": TRAINABLE[resolved.arm.treatment.freeze],
+            "frozen": frozen,
+            "buffers": 0,
+            "qk": 1_774_080,
+        },
+        evaluations=evaluations,
+        report={"final": measured, "chosen": measured},
+        lr=lr,
+        seconds={"training": 0.27 * steps * 1.01, "evaluation": 3.0, "data": 0.1, "checkpoints": 0.2},
+        peak_memory={"process": 1_800_000_000 - 12 * frozen, "gpu": None},
+        audits=[{"step": 0, "passed": True, "findings": []}, {"step": steps, "passed": True, "findings": []}],
+        provenance={
+            "oelm": "0.1.0",
+            "code": {"commit": "0" * 40, "dirty": False},
+            "python": "3.11.7",
+            "versions": {"torch": "2.13.0"},
+            "platform": "Linux",
+            "host": "somewhere",
+            "cpu": "a CPU",
+            "device": "cpu",
+            "gpu": None,
+            "threads": 2,
+            "time": "2026-11-16T00:00:00+0000",
+            "seed": cell.seed,
+            "starts": [],
+        },
+    )
+
+
+def _metrics(labels: Any, predicted: Any, loss: Any) -> dict[str, float]:
+    f1 = [2 * ((predicted == c) & (labels == c)).sum() / ((predicted == c).sum() + (labels == c).sum()) for c in (0, 1)]
+    return {
+        "accuracy": float((labels == predicted).mean()),
+        "macro_f1": float(np.mean(f1)),
+        "f1": float(f1[1]),
+        "loss": float(loss.mean()),
+    }
+
+
+def _write_steps(place: Path, record: Record, steps: int) -> None:
+    recipe = record.made_with["recipe"]
+    random = np.random.default_rng(record.made_with["seed"])
+    slower = 0.95 if record.made_with["treatment"]["freeze"] == "qk" else 1.0
+    rates = {int(step): rate for step, rate in record.lr}
+    last = recipe["optimizer"]["lr"]
+    with (place / "steps.jsonl").open("w") as file:
+        for step in range(1, steps + 1):
+            last = rates.get(step, last)
+            row = {
+                "step": step,
+                "loss": float(0.1 + 0.6 * np.exp(-3 * step / steps) + 0.02 * random.random()),
+                "lr": last,
+                "grad_norm": float(0.5 + random.random()),
+                "seconds": float(slower * (0.265 + 0.01 * random.random())),
+            }
+            file.write(json.dumps(row) + "\n")
+
+
+def _write_predictions(place: Path, labels: Any, predicted: Any, loss: Any) -> None:
+    tables = [
+        pa.table(
+            {
+                "model": [model] * len(labels),
+                "split": ["validation"] * len(labels),
+                "row": np.arange(len(labels)),
+                "label": labels,
+                "prediction": predicted,
+                "loss": loss,
+            }
+        )
+        for model in ("final", "chosen")
+    ]
+    parquet.write_table(pa.concat_tables(tables), place / "predictions.parquet")
