@@ -9,12 +9,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: quickstart test check lint bench clean help
 
-quickstart: $(READY) ## compare five treatments of a small pretrained model, two seeds each, and show the table
+quickstart: $(READY) ## compare five treatments of a small pretrained model, two seeds each, and make the report
 	$(BIN)/oelm compare quickstart
-	@echo "Where to look: runs/quickstart (a folder a cell; record.json in each), and: $(BIN)/oelm status"
+	@echo "The report, and what it says:"
+	@$(BIN)/oelm report runs/quickstart
+	@echo "The records: runs/quickstart (a folder a cell), and: $(BIN)/oelm status"
 	@echo "Then: $(BIN)/oelm studies ls, and docs/studies.md to write your own."
 
 test: lint ## everything: lint, formatting, types, all tests
+	@sh tests/install_browser.sh
 	$(BIN)/pytest -n 2 --dist worksteal
 
 check: lint ## the quick loop: lint, types, fast tests

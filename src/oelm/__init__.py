@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         FolderError,
         ModelError,
         OelmError,
+        ReportError,
         Stopped,
         StudyError,
         TreatmentError,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from oelm.launch.local import compare, run_cell
     from oelm.launch.plan import Plan, plan
     from oelm.records.record import Record, read_record
+    from oelm.report.write import write_report
     from oelm.seeds import seed_for
     from oelm.study.load import load_study
     from oelm.study.plan import Cell
@@ -66,6 +68,7 @@ _HOMES = {
     "Orthonormality": "heads.measure",
     "Plan": "launch.plan",
     "Record": "records.record",
+    "ReportError": "errors",
     "Results": "analysis.results",
     "Stopped": "errors",
     "Study": "study.study",
@@ -88,6 +91,7 @@ _HOMES = {
     "register_layout": "heads.layouts",
     "run_cell": "launch.local",
     "seed_for": "seeds",
+    "write_report": "report.write",
 }
 
 __all__ = [
@@ -111,6 +115,7 @@ __all__ = [
     "Orthonormality",
     "Plan",
     "Record",
+    "ReportError",
     "Results",
     "Stopped",
     "Study",
@@ -134,6 +139,7 @@ __all__ = [
     "register_layout",
     "run_cell",
     "seed_for",
+    "write_report",
 ]
 
 

@@ -49,6 +49,10 @@ class DiskError(OelmError):
     """There is no room, or no permission, to write what must be kept."""
 
 
+class ReportError(OelmError):
+    """A report cannot be made as it was asked for."""
+
+
 class Stopped(OelmError):
     """A signal asked a cell to stop; it has written its checkpoint."""
 

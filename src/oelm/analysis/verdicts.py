@@ -77,6 +77,11 @@ class Comparison:
     def n(self) -> int:
         return len(self.differences)
 
+    @property
+    def counted(self) -> bool:
+        """Whether it is a count, the same in every seed: exact, and in no need of an interval."""
+        return self.metric in _COUNTED and len(set(self.differences.values())) == 1
+
     def __str__(self) -> str:
         return self.sentence.en
 
@@ -198,6 +203,8 @@ def _judged(one: Comparison) -> Comparison:
     values |= {"mean": one.estimate.mean, "low": one.interval.low, "high": one.interval.high}
     values |= {"margin": one.margin, "why": why}
     key = f"verdict-{verdict}" if one.differences or verdict == "invalid" else "verdict-none"
+    if one.counted and verdict in ("better", "worse"):
+        key = "verdict-counted"
     return replace(one, verdict=verdict, sentence=say(key, **values))
 
 
@@ -205,6 +212,8 @@ def _verdict(one: Comparison) -> tuple[Verdict, Text]:
     blocked = [found for found in one.flags if found.severity == "invalid"]
     if blocked:
         return "invalid", plain(", ".join(dict.fromkeys(found.code for found in blocked)))
+    if one.counted and one.estimate.mean != 0:
+        return ("better" if (one.estimate.mean > 0) == one.higher_is_better else "worse"), plain("")
     if one.n < 2:
         return "undecided", say("why-one-seed", n=one.n)
     if one.estimate.no_variation:

@@ -29,6 +29,8 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Run what is missing of a study, and show its results. The same command goes on after any interruption."""
+    from oelm.analysis.checks import check_study
+    from oelm.analysis.flags import flags_shown
     from oelm.analysis.shown import as_dict
     from oelm.cli.progress import progress
     from oelm.launch.local import compare as run_study
@@ -38,10 +40,16 @@ def compare(
     chosen_seeds = None if seeds is None else _numbers(seeds, loaded.seeds)
     part = restricted(loaded, arms=chosen_arms, seeds=chosen_seeds)
     folder = out / loaded.name
+    for line in flags_shown([flag for flag in check_study(loaded) if flag.severity == "invalid"]):
+        typer.echo(line, err=True)  # before hours are spent on it
     missing = [cell for cell in (*tuning_cells(part), *cells(part)) if status_of(folder / cell.folder) not in FINISHED]
     with quiet_loading(), progress(len(missing)) as watch:
         results = run_study(loaded, out=out, arms=chosen_arms, seeds=chosen_seeds, watch=watch)
-    typer.echo(json.dumps(as_dict(results), indent=2) if as_json else f"{results}\n\nRecords: {folder}")
+    typer.echo(
+        json.dumps(as_dict(results), indent=2)
+        if as_json
+        else f"{results}\n\nRecords: {folder}; a report of them: oelm report {folder}"
+    )
     if any(status_of(folder / cell.folder) != "done" for cell in cells(part)):
         raise typer.Exit(1)
 

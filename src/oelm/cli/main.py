@@ -12,6 +12,7 @@ from oelm.cli.check import check
 from oelm.cli.compare import compare, train
 from oelm.cli.inspect import inspect
 from oelm.cli.plan import plan
+from oelm.cli.report import report
 from oelm.cli.status import status
 from oelm.errors import OelmError, Stopped
 from oelm.version import __version__
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Head-wise orthogonal, frozen queries and keys on any Transformer: applied exactly, audited, compared fairly.",
 )
-for command in (plan, check, compare, status, train, inspect, audit):
+for command in (plan, check, compare, report, status, train, inspect, audit):
     app.command()(command)
 app.add_typer(studies.app, name="studies")
 app.add_typer(claims.app, name="claims")

@@ -1,0 +1,120 @@
+"""A study with everything a report can show, made once: tuning, hypotheses, heads, five arms, and hostile words."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from made_runs import STUDY, make_runs, study_of
+from oelm.analysis.results import Results, read_results
+from oelm.report.content import Content, content_of
+
+HOSTILE = "<script>window.hacked=1</script> $x$ `code` *bold* | cell #panic(1) &amp;"
+ARMS = {
+    **STUDY["arms"],
+    "oelm-nofreeze": {"init": "orthogonalize", "scale": "match", "freeze": "none"},
+    "oelm-random_2": {"init": "gaussian", "scale": 0.02, "freeze": "qk"},
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    folder: Path
+    results: Results
+    content: Content
+
+
+def rich_study(**parts):
+    return study_of(
+        **{
+            "study": "bert-sst2-fair",
+            "arms": ARMS,
+            "notes": [HOSTILE],
+            "tune": {"optimizer.lr": [2e-5, 5e-5, 1e-4], "seeds": [100]},
+            "hypotheses": {
+                "H1": {
+                    "statement": f"fewer parameters {HOSTILE}",
+                    "estimand": "trainable(oelm-freeze) / trainable(baseline)",
+                    "rule": "below",
+                    "margin": 0.95,
+                },
+                "H2": {
+                    "statement": "freezing costs at most 2 points",
+                    "estimand": "accuracy(oelm-freeze) - accuracy(baseline)",
+                    "rule": "above",
+                    "margin": -0.02,
+                },
+            },
+            **parts,
+        }
+    )
+
+
+def lively(cell, record):
+    """Curves that rise, heads that were measured, and provenance that tries to be code."""
+    random = np.random.default_rng([cell.seed, len(cell.arm)])
+
+    def heads(deviation):
+        return {
+            "norm": {role: [[5.0] * 4] * 3 for role in "qk"},
+            "deviation": {role: (deviation * (1 + random.random((3, 4)))).tolist() for role in "qk"},
+            "logit_spread": [1.0] * 3,
+            "entropy": [None, *(3 - random.random(2)).tolist()],
+        }
+
+    final = record.report["final"]["splits"]["validation"]["accuracy"]
+    evaluations = [
+        {"step": row["step"], "loss": row["loss"], "accuracy": round(1000 * final * (1 - 0.2 / row["step"])) / 1000}
+        for row in record.evaluations
+    ]
+    return replace(
+        record,
+        evaluations=evaluations,
+        heads={"start": heads(1e-6 if cell.arm == "oelm-freeze" else 0.8), "final": heads(0.9)},
+        provenance=record.provenance | {"host": HOSTILE},
+    )
+
+
+@pytest.fixture(scope="session")
+def hostile():
+    return HOSTILE
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    truth = {"baseline": 0.90, "freeze-only": 0.897, "oelm-freeze": 0.86, "oelm-nofreeze": 0.94, "oelm-random_2": 0.82}
+    folder = make_runs(tmp_path_factory.mktemp("rich"), rich_study(), accuracy=truth, change=lively)
+    results = read_results(folder)
+    return Made(folder=folder, results=results, content=content_of(results))
+
+
+@pytest.fixture
+def bad_runs(tmp_path):
+    """One of everything that can be wrong with records."""
+
+    def change(cell, record):
+        if cell.arm == "freeze-only" and cell.seed == 0:
+            nothing = {"step": 100, "splits": {"validation": {"loss": 0.5}}}
+            return replace(record, report={"final": nothing, "chosen": nothing})
+        if cell.arm == "freeze-only" and cell.seed == 1:
+            number = {"step": 100, "splits": {"validation": {"accuracy": float("nan"), "loss": 0.5}}}
+            return replace(record, report={"final": number, "chosen": number})
+        if cell.arm == "freeze-only" and cell.seed == 2:
+            return replace(record, status="diverged", report={}, error={"what": f"the loss is NaN {HOSTILE}"})
+        return None if cell.arm == "freeze-only" and cell.seed == 3 else record
+
+    folder = make_runs(tmp_path, change=change)
+    place = folder / "oelm-freeze"
+    (place / "seed-0" / "record.json").write_text('{"format": 1, "status": "do')
+    newer = json.loads((place / "seed-1" / "record.json").read_text())
+    (place / "seed-1" / "record.json").write_text(json.dumps(newer | {"format": 99}))
+    for name in ("record.json", "cell.json"):
+        other = json.loads((place / "seed-2" / name).read_text())
+        where = other["made_with"] if name == "record.json" else other
+        where["study"] = "another <b>study</b>"
+        (place / "seed-2" / name).write_text(json.dumps(other))
+    (place / "seed-3" / "record.json").unlink()
+    (place / "seed-4" / "predictions.parquet").write_bytes(b"PAR1 not really")
+    return folder

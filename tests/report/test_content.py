@@ -1,0 +1,328 @@
+"""What a report says: its order, its verdict, its tables, and that nothing is dropped in silence."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import oelm.report
+from made_runs import STUDY, make_runs, study_of
+from oelm.analysis.results import read_results
+from oelm.errors import CellError
+from oelm.report.content import content_of, overall
+from oelm.report.page import page
+from oelm.report.sections import Folded, Table
+from oelm.report.shown import named
+from oelm.words.text import table as words_table
+
+REPORT = Path(oelm.report.__file__).parent
+
+
+def section(content, name):
+    return next(one for one in content.sections if one.name == name)
+
+
+def tables(blocks):
+    for one in blocks:
+        if isinstance(one, Table):
+            yield one
+        elif isinstance(one, Folded):
+            yield from tables(one.blocks)
+
+
+def rows(content, name):
+    """The rows of a section's tables as English text."""
+    return [[cell.text.en for cell in row.cells] for one in tables(section(content, name).blocks) for row in one.rows]
+
+
+def test_the_order(made):
+    names = [one.name for one in made.content.sections]
+    assert names == [
+        "question",
+        "verdict",
+        "checks",
+        "results",
+        "figures",
+        "differences",
+        "hypotheses",
+        "practice",
+        "claims",
+        "provenance",
+        "left-out",
+    ]
+
+
+def test_the_verdict_names_every_arm_with_its_numbers(made):
+    sentence = made.content.verdict.text.en
+    for arm, one in made.results.comparisons.items():
+        assert f"{arm} is {one.verdict} ({one.estimate.mean:+.4f}" in sentence
+    assert made.content.verdict.kind == "mixed"
+    kinds = {arm: one.verdict for arm, one in made.results.comparisons.items()}
+    assert kinds == {
+        "freeze-only": "equivalent",
+        "oelm-freeze": "worse",
+        "oelm-nofreeze": "better",
+        "oelm-random_2": "worse",
+    }
+
+
+def test_all_invalid_says_so_with_the_codes(tmp_path):
+    arms = {
+        "baseline": {"init": "keep", "freeze": "none"},
+        "oelm-freeze": {"init": "orthogonalize", "scale": "match", "freeze": "qk", "changes": {"optimizer.lr": 1e-3}},
+    }
+    results = read_results(make_runs(tmp_path, study_of(arms=arms)))
+    content = content_of(results)
+    assert content.verdict.kind == "invalid"
+    assert content.verdict.text.en == "No comparison of this study is valid: LR-DIFFERS."
+    assert "LR-DIFFERS" in content.verdict.text.zh
+    quality = rows(content, "practice")[0]
+    assert quality[1:] == ["\u2013", "no evidence yet: the comparisons are invalid (LR-DIFFERS)"]
+    assert ["oelm-freeze", "orthogonalize", "match", "qk", "0.001"] in rows(content, "differences")
+
+
+def test_many_arms_are_grouped_by_verdict(tmp_path):
+    arms = {"baseline": {"init": "keep", "freeze": "none"}}
+    arms |= {f"arm-{k}": {"init": "keep", "freeze": "qk"} for k in range(9)}
+    study = study_of(arms=arms, seeds=[0, 1, 2])
+    results = read_results(make_runs(tmp_path, study, accuracy={"baseline": 0.95}, examples=400))
+    sentence = overall(results).text.en
+    assert sentence.startswith("Against baseline in accuracy: worse: arm-")
+    by_kind = {part.split(": ")[-2]: part.split(": ")[-1] for part in sentence.rstrip(".").split("; ")}
+    for kind, told in by_kind.items():
+        arms = [arm for arm, one in results.comparisons.items() if one.verdict == kind]
+        assert told == named(arms).en
+    assert set(by_kind) == {one.verdict for one in results.comparisons.values()}
+    assert " and " in by_kind["worse"]
+
+
+def test_without_the_baseline_it_says_that_there_is_nothing_to_compare_with(tmp_path):
+    folder = make_runs(tmp_path, change=lambda cell, record: None if cell.arm == "baseline" else record)
+    content = content_of(read_results(folder))
+    assert content.verdict.text.en == "There is nothing to compare with: baseline has no results."
+    assert ["baseline", "no record of these seeds: 0, 1, 2, 3, 4"] in rows(content, "left-out")
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+def test_few_seeds(tmp_path, seeds):
+    content = content_of(read_results(make_runs(tmp_path, study_of(seeds=seeds), accuracy={"oelm-freeze": 0.7})))
+    everything = repr(content)
+    assert "inf" not in re.findall(r"[+-](inf|nan)", everything)
+    if len(seeds) == 1:
+        assert "no interval" in content.verdict.text.en
+        assert content.verdict.kind == "undecided"
+
+
+def test_identical_arms_are_no_evidence(tmp_path):
+    """Zero variance: the same predictions in every arm and seed."""
+    folder = make_runs(tmp_path)
+    first = folder / "baseline" / "seed-0"
+    for place in folder.glob("*/seed-*"):
+        record = json.loads((place / "record.json").read_text())
+        record["report"] = json.loads((first / "record.json").read_text())["report"]
+        (place / "record.json").write_text(json.dumps(record))
+        (place / "predictions.parquet").write_bytes((first / "predictions.parquet").read_bytes())
+    content = content_of(read_results(folder))
+    assert content.verdict.kind == "undecided"
+    assert rows(content, "practice")[0][2] == "no evidence yet"
+
+
+def test_no_predictions_still_gives_a_report(tmp_path):
+    folder = make_runs(tmp_path)
+    for path in folder.rglob("predictions.parquet"):
+        path.unlink()
+    content = content_of(read_results(folder))
+    assert "95 % interval" in content.verdict.text.en
+
+
+def test_the_results_table_holds_what_the_records_hold(made):
+    table = next(tables(section(made.content, "results").blocks))
+    assert [row.arm for row in table.rows] == made.results.arms
+    for row in table.rows:
+        values = list(made.results.values(row.arm, "accuracy").values())
+        assert row.cells[1].sort == pytest.approx(sum(values) / len(values))
+        assert row.cells[1].href == "#cells"
+        assert row.cells[3].text.en == "5"
+    baseline, frozen = table.rows[0], table.rows[1]
+    assert baseline.cells[4].text.en == "\u2013"
+    assert frozen.cells[7].text.en == "20,939,906"
+    assert frozen.cells[8].sort < baseline.cells[8].sort
+
+
+def test_every_cell_links_to_its_record(made):
+    cells = next(
+        one for one in section(made.content, "results").blocks if isinstance(one, Folded) and one.name == "cells"
+    )
+    (table,) = cells.blocks
+    assert len(table.rows) == len(made.results.records) == 25
+    hrefs = {cell.href for row in table.rows for cell in row.cells if cell.href is not None}
+    assert len(hrefs) == 25
+    assert all((made.folder / href).is_file() for href in hrefs)
+
+
+def test_statistics_show_both_sources(made):
+    one = made.results.comparisons["oelm-freeze"]
+    found = next(row for row in rows(made.content, "results") if row[0] == "oelm-freeze" and len(row) == 12)
+    assert found[3] == f"[{one.over_seeds.low:+.4f}, {one.over_seeds.high:+.4f}]"
+    assert found[4] == f"[{one.bootstrap.low:+.4f}, {one.bootstrap.high:+.4f}]"
+    assert found[5] == f"[{one.interval.low:+.4f}, {one.interval.high:+.4f}]"
+    assert found[6:8] == [f"{one.examples.seed_se:.4f}", f"{one.examples.example_se:.4f}"]
+    tests = [row for row in rows(made.content, "results") if row[0] == "oelm-freeze" and len(row) == 7]
+    assert [row[1] for row in tests] == ["0", "1", "2", "3", "4"]
+
+
+def test_practice_follows_the_verdicts(made):
+    found = {row[0]: row[1:] for row in rows(made.content, "practice")}
+    assert found["the best quality"][0] == "oelm-nofreeze"
+    assert set(found["the fastest steps"][0].split(", ")) == {"freeze-only", "oelm-freeze", "oelm-random_2"}
+    assert "7.8%" in found["the fewest trainable parameters"][1]
+
+
+def test_hypotheses_are_judged(made):
+    found = {row[0]: row for row in rows(made.content, "hypotheses")}
+    assert found["H1"][-1] == "supported"
+    assert found["H1"][3] == "0.9219"
+    assert found["H2"][-1] == "refuted"
+
+
+def test_claims_that_the_study_retests_come_first(made):
+    own, rest = [[row.cells[0].text.en for row in one.rows] for one in tables(section(made.content, "claims").blocks)]
+    assert "C1" in own
+    assert sorted(own + rest) == sorted(f"C{k}" for k in range(1, 15))
+    one = next(row for row in rows(made.content, "claims") if row[0] == "C1")
+    assert "GRIM" in one[2]
+    assert "oelm-freeze is worse than baseline" in one[3]
+
+
+def test_a_study_that_retests_nothing_says_so(tmp_path):
+    content = content_of(read_results(make_runs(tmp_path)))
+    assert "re-tests none" in repr(section(content, "claims").blocks[1])
+
+
+def test_found_differences_are_marked(tmp_path):
+    def change(cell, record):
+        slower = record.provenance | {"threads": 1 if cell.arm == "oelm-freeze" else 2}
+        return replace(record, provenance=slower)
+
+    content = content_of(read_results(make_runs(tmp_path, change=change)))
+    (table,) = tables(section(content, "differences").blocks)
+    assert [column.title.en for column in table.columns] == ["Arm", "init", "scale", "freeze", "threads (found)"]
+    assert [row.cells[-1].text.en for row in table.rows] == ["2", "2", "1"]
+    assert ["threads", "1 (5), 2 (10)"] in rows(content, "provenance")
+
+
+def test_nothing_is_dropped_in_silence(bad_runs):
+    """Every cell of the study is counted among the results, or is named with its reason."""
+    results = read_results(bad_runs)
+    content = content_of(results)
+    reasons = dict(rows(content, "left-out"))
+    assert "its accuracy is no number" in reasons["freeze-only/seed-0"]
+    assert reasons["freeze-only/seed-1"] == "its accuracy is no number (nan)"
+    assert reasons["freeze-only/seed-2"].startswith("diverged: the loss is NaN")
+    assert reasons["freeze-only"] == "no record of these seeds: 3"
+    assert "cannot be read" in reasons["oelm-freeze/seed-0"]
+    assert "format 99" in reasons["oelm-freeze/seed-1"]
+    assert "another study, another <b>study</b>" in reasons["oelm-freeze/seed-2"]
+    assert "has not come to its end" in reasons["oelm-freeze/seed-3"]
+    counted = {f"{arm}/seed-{seed}" for arm in results.arms for seed in results.values(arm, "accuracy")}
+    told = set(reasons) | {"freeze-only/seed-3"}
+    assert counted | told >= {f"{arm}/seed-{seed}" for arm in results.study.arms for seed in results.study.seeds}
+    assert not counted & told
+
+
+def test_one_arm_without_its_study_is_one_clear_error(tmp_path):
+    folder = make_runs(tmp_path, change=lambda cell, record: record if cell.arm == "baseline" else None)
+    (folder / "study.json").unlink()
+    with pytest.raises(CellError, match="one arm only"):
+        read_results(folder)
+
+
+def test_a_thousand_cells(tmp_path):
+    """Made by copying records, without predictions."""
+    arms = {**STUDY["arms"], "oelm-nofreeze": {"init": "orthogonalize", "scale": "match", "freeze": "none"}}
+    study = study_of(seeds=list(range(250)), arms=arms)
+    small = make_runs(tmp_path / "small", replace(study, seeds=(0,)), steps=5, examples=200)
+    folder = tmp_path / "big" / study.name
+    for arm in study.arms:
+        kept = {name: json.loads((small / arm / "seed-0" / name).read_text()) for name in ("record.json", "cell.json")}
+        for seed in study.seeds:
+            place = folder / arm / f"seed-{seed}"
+            place.mkdir(parents=True)
+            record = json.loads(json.dumps(kept["record.json"]))
+            record["made_with"]["seed"] = seed
+            record["start"]["batches"] = record["start"]["weights"] = str(seed)
+            for model in record["report"].values():
+                model["splits"]["validation"] = {"accuracy": (150 + (seed * 7 + len(arm)) % 20) / 200}
+            (place / "record.json").write_text(json.dumps(record))
+            (place / "cell.json").write_text(json.dumps(kept["cell.json"] | {"seed": seed}))
+    (folder / "study.json").write_text(json.dumps(study.to_dict()))
+    results = read_results(folder)
+    assert len(results.records) == 1000
+    text = page(content_of(results))
+    assert text.count("record.json") >= 1000
+    assert len(text) < 3_000_000
+
+
+def test_made_twice_it_is_the_same(made):
+    assert content_of(read_results(made.folder)) == made.content
+
+
+def test_named():
+    assert named(["a", "b"]).en == "a, b"
+    assert named([str(k) for k in range(9)]).en == "0, 1, 2, 3, 4, 5 and 3 more"
+
+
+# -- words ---------------------------------------------------------------------------------------------------------
+
+SOURCES = [*REPORT.rglob("*.py"), *REPORT.rglob("*.jinja"), REPORT.parent / "cli" / "report.py"]
+FAMILIES = {
+    "word-": ["better", "worse", "equivalent", "undecided", "invalid", "mixed", "supported", "refuted", "warn", "note"],
+    "is-": ["better", "worse", "equivalent", "undecided", "invalid"],
+    "better-": ["higher", "lower"],
+    "status-": ["done", "running", "stopped", "waiting", "failed", "diverged", "audit-failed"],
+    "heads-": ["start", "final"],
+    "entropy-": ["start", "final"],
+    "practice-": ["quality", "memory", "fastest"],
+}
+
+
+def keys_used():
+    for path in SOURCES:
+        text = path.read_text()
+        yield from re.findall(r'say\(\s*"([\w-]+)"\s*[,)]', text)
+        yield from re.findall(r'"((?:axis|corner|overall|practice|differences|figure)-[\w-]+)"', text)
+        for prefix in re.findall(r'say\(\s*f?"([\w-]+-)(?:\{|")', text):
+            yield from (prefix + rest for rest in FAMILIES.get(prefix, []))
+
+
+def test_every_word_that_is_used_is_there():
+    missing = {key for key in keys_used() if key not in words_table()}
+    assert not missing
+    assert len(set(keys_used())) > 120
+
+
+def test_both_languages_have_the_same_places_to_fill():
+    for key, text in words_table().items():
+        places = [sorted(re.findall(r"\{(\w+)", told)) for told in (text.en, text.zh)]
+        assert places[0] == places[1], key
+
+
+def test_each_language_is_itself():
+    chinese = re.compile(r"[\u4e00-\u9fff]")
+    for key, text in words_table().items():
+        if key == "page-other-language":  # it names the other one
+            continue
+        assert not chinese.search(text.en), key
+        without = re.sub(r"\{[^}]*\}", "", text.zh)
+        assert chinese.search(text.zh) or not re.search(r"[a-z]{4,}", without), key
+
+
+def test_numbers_are_finite_in_what_is_shown(made):
+    for one in made.content.sections:
+        for table in tables(one.blocks):
+            for row in table.rows:
+                assert len(row.cells) == len(table.columns)
+                assert all(cell.sort is None or math.isfinite(cell.sort) for cell in row.cells)

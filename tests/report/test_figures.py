@@ -1,0 +1,257 @@
+"""Figures: what is drawn says what it is, looks the same every time, and is drawn for everybody's eyes."""
+
+import ast
+import itertools
+import re
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import oelm.report
+from made_runs import make_runs, study_of
+from oelm.analysis.results import read_results
+from oelm.report.convergence import convergence
+from oelm.report.figures import MOST_POINTS, plots
+from oelm.report.plot import Plot, shown, thinned
+from oelm.report.svg import INK, PALETTE, drawing, for_page, for_paper, styles
+from oelm.words.text import Text, plain
+
+NAMES = ["curves", "forest", "corners", "size", "speed", "tuning", "best-of-k", "heads", "entropy"]
+NASTY = "<script>alert(\"1\")</script> $x^2$ & 'y'"
+
+
+def figures(content):
+    return {
+        one.name: one
+        for section in content.sections
+        if section.name == "figures"
+        for one in section.blocks
+        if isinstance(one, Plot)
+    }
+
+
+def tips(svg):
+    return re.findall(r'data-tip="([^"]*)"', svg)
+
+
+def test_all_are_drawn_in_order(made):
+    found = figures(made.content)
+    assert list(found) == NAMES
+    assert all(one.svg is not None for one in found.values())
+
+
+def test_every_point_says_arm_seed_and_value(made):
+    forest = tips(figures(made.content)["forest"].svg)
+    for arm, one in made.results.comparisons.items():
+        for seed, value in one.differences.items():
+            assert f"{arm}, seed {seed}: {value:+.4f}" in forest
+    assert len(forest) == 4 * (5 + 1)
+    size = tips(figures(made.content)["size"].svg)
+    for arm in made.results.arms:
+        for seed, value in made.results.values(arm, "accuracy").items():
+            assert f"{arm}, seed {seed}: {shown(value)}" in size
+
+
+def test_points_are_where_their_values_are(made):
+    """Seeds further right in the forest have larger differences: tips are not shifted against points."""
+    root = ElementTree.fromstring(figures(made.content)["forest"].svg)
+    group = next(one for one in root.iter() if one.get("data-arm") == "oelm-freeze" and len(tips_of(one)) == 5)
+    places = []
+    for point in group.iter():
+        if point.get("data-tip"):
+            x = point.get("x") or re.search(r"M (-?[\d.]+)", point.get("d"))[1]
+            places.append((float(x), float(point.get("data-tip").split(": ")[1])))
+    assert [value for _, value in sorted(places)] == sorted(value for _, value in places)
+
+
+def tips_of(element):
+    return [one for one in element.iter() if one.get("data-tip")]
+
+
+def test_everything_of_an_arm_is_marked_as_its_own(made):
+    """In every figure, what has an arm's colour can be hidden with it."""
+    look = styles(made.results.arms, "baseline")
+    for name, one in figures(made.content).items():
+        root = ElementTree.fromstring(one.svg)
+        parents = {child: parent for parent in root.iter() for child in parent}
+        for arm in made.results.arms[1:]:
+            for element in root.iter():
+                if look[arm].color not in element.get("style", "") or parents[element].tag.endswith("defs"):
+                    continue
+                above = itertools.takewhile(lambda x: x is not None, iterate(parents.get, element))
+                assert arm in [up.get("data-arm") for up in above], (name, arm)
+
+
+def iterate(step, start):
+    while True:
+        yield start
+        start = step(start) if start is not None else None
+
+
+def test_the_same_bytes_every_time(made):
+    again = {one.name: one.svg for one in plots(read_results(made.folder))}
+    assert again == {name: one.svg for name, one in figures(made.content).items()}
+
+
+def test_no_global_figure():
+    for path in Path(oelm.report.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not any("pyplot" in name or "torch" in name for name in names), path
+
+
+def test_what_there_is_nothing_of_is_not_drawn_and_says_why(tmp_path):
+    study = study_of(arms={"baseline": {"init": "keep", "freeze": "none"}, "a": {"init": "keep", "freeze": "qk"}})
+    nothing = {"step": 100, "splits": {"validation": {}}}
+
+    def change(cell, record):
+        return replace(record, evaluations=[], report={"final": nothing, "chosen": nothing}, counts={})
+
+    folder = make_runs(tmp_path, study, change=change)
+    for path in folder.rglob("steps.jsonl"):
+        path.unlink()
+    for one in plots(read_results(folder)):
+        assert one.svg is None, one.name
+        assert one.caption.en
+        assert one.caption.zh != one.caption.en
+
+
+def test_one_seed_is_drawn_without_intervals(tmp_path):
+    found = {one.name: one for one in plots(read_results(make_runs(tmp_path, study_of(seeds=[3]))))}
+    assert "95 % interval \u2013 to \u2013" in " ".join(tips(found["forest"].svg))
+    assert found["size"].svg is not None
+    assert not any("nan" in (one.svg or "") for one in found.values())
+
+
+def test_damaged_measurements_of_heads_are_passed_over(tmp_path):
+    broken = [{"start": 1}, {"start": {"deviation": {"q": [["x"]], "k": [[1.0]]}}}, {"final": {"entropy": "much"}}]
+
+    def change(cell, record):
+        return replace(record, heads=broken[cell.seed % 3])
+
+    found = {one.name: one for one in plots(read_results(make_runs(tmp_path, change=change)))}
+    assert found["heads"].svg is None
+    assert found["entropy"].svg is None
+
+
+@pytest.mark.parametrize("number", [3, 7, 10])
+def test_arms_are_told_apart_without_colour(number):
+    arms = [f"arm-{k}" for k in range(number)]
+    look = styles(arms, "arm-0")
+    assert len({style.marker for style in look.values()}) == number
+    assert len({(style.color, str(style.line)) for style in look.values()}) == number
+    assert look["arm-0"].color == INK
+
+
+def test_neighbouring_colours_differ_in_grey():
+    def grey(color):
+        r, g, b = (int(color[k : k + 2], 16) / 255 for k in (1, 3, 5))
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    assert all(abs(grey(a) - grey(b)) > 0.04 for a, b in itertools.pairwise(PALETTE))
+
+
+def nasty_drawing():
+    with drawing() as draw:
+        (axes,) = draw.axes()
+        points = axes.scatter([1, 2], [3, 4], color=PALETTE[0])
+        draw.mark(points, arm=NASTY, tips=[plain(NASTY), Text("two", "二")])
+        draw.word(axes.title, plain(NASTY))
+        draw.word(axes.xaxis.label, Text("words", "文字"))
+        return draw.finish()
+
+
+def test_any_name_is_shown_as_it_is():
+    svg = nasty_drawing()
+    root = ElementTree.fromstring(svg)
+    assert "<script" not in svg
+    assert NASTY in [one.text for one in root.iter() if one.tag.endswith("text")]
+    assert {one.get("data-arm") for one in root.iter()} == {None, NASTY}
+    assert {one.get("data-tip") for one in root.iter()} == {None, NASTY, "two"}
+
+
+def test_on_paper_it_is_one_language_in_black():
+    svg = nasty_drawing()
+    en, zh = for_paper(svg, "en"), for_paper(svg, "zh")
+    assert "words" in en
+    assert "文字" not in en
+    assert "文字" in zh
+    assert "words" not in zh
+    assert INK not in en
+    assert "data-" not in en
+    assert "currentColor" not in en
+
+
+def test_on_a_page_it_has_both_languages_and_the_pages_colours():
+    page = for_page(nasty_drawing(), "one")
+    assert '<tspan class="en">words</tspan><tspan class="zh">文字</tspan>' in page
+    assert "currentColor" in page
+    assert "var(--arm-0)" in page
+    assert not re.search("|".join([INK, *PALETTE]), page)
+
+
+def test_references_inside_a_figure_stay_whole(made):
+    seen = set()
+    for name, one in figures(made.content).items():
+        root = ElementTree.fromstring(for_page(one.svg, name))
+        ids = [element.get("id") for element in root.iter() if element.get("id")]
+        assert len(ids) == len(set(ids))
+        assert not seen & set(ids)
+        seen |= set(ids)
+        for element in root.iter():
+            if element.get("href", "").startswith("#"):
+                assert element.get("href")[1:] in ids
+            for target in re.findall(r"url\(#([^)]+)\)", " ".join(element.attrib.values())):
+                assert target in ids
+
+
+@given(st.integers(0, 20_000), st.integers(2, MOST_POINTS))
+def test_thinned_curves_keep_their_ends(length, most):
+    kept = thinned(length, most)
+    assert len(kept) <= most
+    assert kept == sorted(set(kept))
+    if length:
+        assert (kept[0], kept[-1]) == (0, length - 1)
+
+
+def test_convergence_is_to_what_every_arm_reaches(tmp_path):
+    curves = {"baseline": [0.5, 0.7, 0.9], "freeze-only": [0.6, 0.8, 0.79], "oelm-freeze": [0.2, 0.75, 0.85]}
+
+    def change(cell, record):
+        rows = [{"step": 20 * (k + 1), "accuracy": v} for k, v in enumerate(curves[cell.arm])]
+        if cell.seed == 1 and cell.arm == "oelm-freeze":
+            rows[2]["accuracy"] = 0.76  # this one never gets there, its arm's mean does
+        return replace(record, evaluations=rows)
+
+    results = read_results(make_runs(tmp_path, study_of(seeds=[0, 1]), change=change))
+    found = convergence(results)
+    assert found.target == pytest.approx(0.8)
+    steps = {arm: {s: r and r.step for s, r in by_seed.items()} for arm, by_seed in found.reached.items()}
+    assert steps == {"baseline": {0: 60, 1: 60}, "freeze-only": {0: 40, 1: 40}, "oelm-freeze": {0: 60, 1: None}}
+    one = found.reached["baseline"][0]
+    log = next(iter(results.records))
+    assert one.seconds == pytest.approx(results.steps(log).seconds[:60].sum())
+    speed = next(one for one in plots(results) if one.name == "speed")
+    assert "never reached it, and so are not drawn: 1" in speed.caption.en
+
+
+def test_lower_is_better_turns_the_target_around(tmp_path):
+    study = study_of(compare={"against": "baseline", "primary": {"metric": "loss", "better": "lower"}}, seeds=[0])
+    losses = {"baseline": [0.9, 0.4], "freeze-only": [0.6, 0.5], "oelm-freeze": [0.3, 0.2]}
+
+    def change(cell, record):
+        rows = [{"step": 50 * (k + 1), "loss": v} for k, v in enumerate(losses[cell.arm])]
+        return replace(record, evaluations=rows)
+
+    found = convergence(read_results(make_runs(tmp_path, study, change=change)))
+    assert found.target == 0.5
+    assert {arm: by_seed[0].step for arm, by_seed in found.reached.items()} == {
+        "baseline": 100,
+        "freeze-only": 100,
+        "oelm-freeze": 50,
+    }

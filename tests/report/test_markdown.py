@@ -1,0 +1,82 @@
+"""Markdown: the same report, with every name as it is and every picture beside it."""
+
+import re
+from dataclasses import replace
+from html import unescape
+from urllib.parse import unquote
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oelm.analysis.results import read_results
+from oelm.report.content import content_of
+from oelm.report.markdown import escaped, figure_files, markdown
+from oelm.report.write import write_report
+
+
+def cells(line):
+    return re.split(r"(?<!\\)\|", line.strip())[1:-1]
+
+
+def test_tables_are_whole(made):
+    """A name with a bar in it is no new column."""
+    lines = markdown(made.content).splitlines()
+    width = None
+    rows = 0
+    for line in lines:
+        if not line.startswith("|"):
+            width = None
+            continue
+        width = width or len(cells(line))
+        assert len(cells(line)) == width, line
+        rows += 1
+    assert rows > 100
+
+
+def test_it_says_what_the_content_says(made, hostile):
+    text = markdown(made.content)
+    assert escaped(hostile) in text
+    assert "<script" not in text
+    headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
+    assert headings == [one.title.en for one in made.content.sections]
+    assert escaped(made.content.verdict.text.en) in text
+    chinese = markdown(made.content, lang="zh")
+    assert escaped(made.content.verdict.text.zh) in chinese
+    assert [line[3:] for line in chinese.splitlines() if line.startswith("## ")] == [
+        one.title.zh for one in made.content.sections
+    ]
+
+
+def test_pictures_and_records_are_there(made, tmp_path):
+    for lang, name in (("en", "report.md"), ("zh", "report.zh.md")):
+        (path,) = write_report(made.results, formats=["md"], lang=lang, out=tmp_path)
+        assert path.name == name
+        text = path.read_text(encoding="utf-8")
+        pictures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", text)
+        assert len(pictures) == 9
+        assert all((tmp_path / picture).is_file() for picture in pictures)
+        links = set(re.findall(r"(?<!!)\[[^\]]*\]\(([^)]*record\.json)\)", text))
+        assert len(links) == 25
+        assert all((tmp_path / unquote(link)).is_file() for link in links)
+
+
+def test_a_picture_that_is_no_longer_drawn_goes(made, tmp_path):
+    write_report(made.results, formats=["md"], out=tmp_path)
+    assert (tmp_path / "report-figures" / "tuning.svg").exists()
+    untuned = replace(made.results, study=replace(made.results.study, tune=None), tuning={})
+    write_report(untuned, formats=["md"], out=tmp_path)
+    assert not (tmp_path / "report-figures" / "tuning.svg").exists()
+
+
+def test_made_twice_it_is_the_same(made):
+    again = content_of(read_results(made.folder))
+    assert markdown(again) == markdown(made.content)
+    assert figure_files(again) == figure_files(made.content)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"])))
+def test_escaping_can_be_undone(text):
+    shown = unescape(re.sub(r"\\([\\`*_\[\]|~#$])", r"\1", escaped(text)))
+    assert shown == " ".join(text.split()) or "&" in text
+    assert "\n" not in escaped(text)
+    assert not re.search(r"(?<!\\)(\\\\)*[|`*_<]", escaped(text))
