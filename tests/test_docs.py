@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from made_runs import make_runs
+from oelm.cli.main import app
 from oelm.heads import audit, folder, layouts
+from oelm.study.load import load_study
 from oelm.treatment import Treatment
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXAMPLES = ["library", "trainer"]
+CHINESE = ROOT / "README.zh-CN.md"
+EXAMPLES = ["library", "trainer", "reading"]
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -23,6 +27,11 @@ def _blocks(page: Path) -> Iterator[tuple[int, str, str]]:
     text = page.read_text(encoding="utf-8")
     for fence in _FENCE.finditer(text):
         yield text.count("\n", 0, fence.start(2)) + 1, fence[1], fence[2]
+
+
+def _make_runs(place: Path) -> None:
+    """What the quickstart would leave behind, for pages that read it."""
+    make_runs(place / "runs", load_study("quickstart"))
 
 
 @pytest.fixture
@@ -41,6 +50,8 @@ def test_python_blocks_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_layouts: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if "oelm.load(" in page.read_text(encoding="utf-8"):
+        _make_runs(tmp_path)
     namespace: dict[str, object] = {"__name__": f"docs_{page.stem}"}
     for line, language, text in _blocks(page):
         if language == "python":
@@ -53,7 +64,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     assert {language for _, language, _ in _blocks(page)} <= {"python", "text", "console"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, CHINESE], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
         linked = page.parent / target if target else page
@@ -61,6 +72,21 @@ def test_links_lead_somewhere(page: Path) -> None:
         headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
         anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert not anchor or anchor in anchors, f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_there(page: Path) -> None:
+    known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    known |= {group.name for group in app.registered_groups if group.name}
+    shown = "\n".join(text for _, language, text in _blocks(page) if language == "console")
+    assert set(re.findall(r"^\$ oelm (\w+)", shown, re.MULTILINE)) <= known
+
+
+def test_the_study_that_is_shown_is_one(tmp_path: Path) -> None:
+    study, hypotheses = (text for _, language, text in _blocks(ROOT / "docs" / "studies.md") if language == "text")
+    file = tmp_path / "shown.yaml"
+    file.write_text(study + hypotheses, encoding="utf-8")
+    assert load_study(str(file)).hypotheses
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -72,13 +98,42 @@ def test_readme_shows_the_example(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_runs(name: str, tmp_path: Path) -> None:
+    if name == "reading":
+        _make_runs(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
     script = ROOT / "examples" / f"{name}.py"
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert "audit passed" in done.stdout
-    assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
+    assert ("freeze-only" if name == "reading" else "audit passed") in done.stdout
+    assert sorted(tmp_path.rglob("*")) == before, "an example leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(r"(?s:^```.*?^```$)", id="blocks"),
+        pytest.param(r"^#+(?= )", id="headings"),
+        pytest.param(r"^\|", id="rows"),
+        pytest.param(r"^- ", id="bullets"),
+        pytest.param(r"\]\((?!README)[^)]*\)", id="links"),
+        pytest.param(r"(?<!`)`[^`\n]+`(?!`)", id="names"),
+    ],
+)
+def test_the_chinese_readme_says_the_same(part: str) -> None:
+    """The same code, links and names, and as many headings, rows and bullets."""
+    english, chinese = (
+        sorted(re.findall(part, page.read_text(encoding="utf-8"), re.MULTILINE))
+        for page in (ROOT / "README.md", CHINESE)
+    )
+    assert english
+    assert chinese == english
+
+
+def test_each_readme_leads_to_the_other() -> None:
+    assert "(README.zh-CN.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "(README.md)" in CHINESE.read_text(encoding="utf-8")
 
 
 def test_every_finding_is_explained() -> None:

@@ -222,6 +222,8 @@ def _verdict(one: Comparison) -> tuple[Verdict, Text]:
         return "equivalent", plain("")
     if one.p_differs < ALPHA:
         return ("better" if (one.estimate.mean > 0) == one.higher_is_better else "worse"), plain("")
+    if not one.interval.contains(0):
+        return "undecided", say("why-corrected", p=one.p_differs)
     if one.margin is None:
         return "undecided", say("why-no-margin")
     if one.seeds_needed is None:
