@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ def make_runs(
     folder = root / study.name
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "study.json", study.to_dict())
+    write_floor(folder, accuracy=0.3)
     hardness = np.random.default_rng(7).random(examples)
     labels = np.random.default_rng(8).integers(0, 2, examples)
     for cell in (*tuning_cells(study), *cells(study)):
@@ -94,6 +96,21 @@ def make_runs(
             _write_steps(place, changed, steps)
             _write_predictions(place, labels, predicted, loss)
     return folder
+
+
+def write_floor(folder: Path, **metrics: float) -> None:
+    """What a cheap model is said to reach on the rows of these runs."""
+    row = {
+        "data": "rows",
+        "tokenizer": "words" if "perplexity" in metrics else None,
+        "splits": {"validation": metrics, "test": metrics},
+        "majority": {"validation": 0.5},
+        "classes": 2,
+        "kind": "bigrams" if "perplexity" in metrics else "tf-idf + logistic regression",
+        "rows": 60000,
+        "capped": False,
+    }
+    write_json(folder / "floor.json", {"format": 1, "floors": [row]})
 
 
 def _record(
@@ -204,3 +221,71 @@ def _write_predictions(place: Path, labels: Any, predicted: Any, loss: Any) -> N
         for model in ("final", "chosen")
     ]
     parquet.write_table(pa.concat_tables(tables), place / "predictions.parquet")
+
+
+TEXT: dict[str, Any] = {
+    **STUDY,
+    "recipe": {
+        **STUDY["recipe"],
+        "model": {"name": "oelm-gpt", "preset": "medium-512"},
+        "data": {"task": "tinystories", "max_length": 128, "select": 1000, "tokenizer": {"train": "bpe", "vocab": 512}},
+    },
+    "compare": {
+        "against": "baseline",
+        "primary": {"metric": "perplexity", "better": "lower", "smallest_interesting": 0.2},
+    },
+}
+
+
+def text_study_of(**parts: Any) -> Study:
+    """A study of language models, with parts of it replaced."""
+    return study_from_dict({**copy.deepcopy(TEXT), **parts})
+
+
+def make_text_runs(
+    root: Path,
+    study: Study | None = None,
+    *,
+    perplexity: dict[str, float] | None = None,
+    spread: float = 0.002,
+    windows: int = 40,
+    change: Any = None,
+) -> Path:
+    """The same for language models: `spread` is that of the loss, and every window of text is kept."""
+    study = study or text_study_of()
+    tokens = study.recipe.data.max_length
+    kept = {}
+
+    def as_text(cell: Cell, record: Record) -> Record | None:
+        draw = np.random.default_rng([cell.seed, list(study.arms).index(cell.arm), 1])
+        hard = 0.2 * np.random.default_rng(5).standard_normal(windows)
+        level = np.log((perplexity or {}).get(cell.arm, 10.0)) + spread * draw.standard_normal()
+        loss = level + hard - hard.mean() + 0.001 * draw.standard_normal(windows)
+        metrics = {"loss": float(loss.mean()), "perplexity": float(np.exp(loss.mean()))}
+        kept[cell] = loss * tokens
+        last = record.start["steps"]
+        rows = [
+            {"step": row["step"], **{name: value * (2 - row["step"] / last) for name, value in metrics.items()}}
+            for row in record.evaluations
+        ]
+        measured = {"step": last, "splits": {"validation": metrics}}
+        made = replace(record, evaluations=rows, report={"final": measured, "chosen": measured})
+        return made if change is None else change(cell, made)  # type: ignore[no-any-return]
+
+    folder = make_runs(root, study, examples=10, steps=20, change=as_text)
+    for cell, loss in kept.items():
+        tables = [
+            pa.table(
+                {
+                    "model": [model] * windows,
+                    "split": ["validation"] * windows,
+                    "row": np.arange(windows),
+                    "loss": loss,
+                    "tokens": np.full(windows, tokens),
+                }
+            )
+            for model in ("final", "chosen")
+        ]
+        if (folder / cell.folder).is_dir():
+            parquet.write_table(pa.concat_tables(tables), folder / cell.folder / "predictions.parquet")
+    return folder

@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 LR = "optimizer.lr"
 # Where things were run. It changes no result on purpose, so it is said and does not block.
 SURROUNDINGS = ("commit", "device", "cpu", "gpu", "threads", "host", "versions", "processes")
+# Sections that are one choice: who declares a part of it declares what becomes of the rest.
+_ONE_CHOICE = ("budget", "data.tokenizer")
 # Inits that keep what a pretrained head looks at: its row space.
 KEEPS_ROWS = frozenset({"keep", "orthogonalize", "orthogonalize-global", "polar"})
 # Initial logits that differ by less than this factor are the same for our purposes.
 _SAME_SCALE = 1.05
+# Weights of one size may still see more or less of what comes in; this much is worth a note.
+_OTHER_LOGITS = 1.5
 _ENOUGH_SEEDS = 5
 
 
@@ -60,16 +64,23 @@ def _settings(design: Design) -> Iterator[Flag]:
         one, other = design.sides[arm], design.sides[against]
         known = [path for path in {**one.settings, **other.settings} if _knows(one, path) and _knows(other, path)]
         apart = [path for path in known if one.settings.get(path) != other.settings.get(path)]
-        tuned = [path for path in apart if path in one.tuned and path in other.tuned and one.grid == other.grid]
+        tuned = [path for path in apart if _chosen(one, path) and _chosen(other, path) and one.grid == other.grid]
         for path in tuned:
             values = {"path": path, "value": _shown(one.settings[path]), "other": _shown(other.settings[path])}
             code = "LR-DIFFERS" if path == LR else "SETTING-DIFFERS"
-            yield flag(code, where=arm, arms=(arm, against), severity="note", key="differs-tuned", **values)
+            yield flag(
+                code,
+                where=_place(design, arm, against),
+                arms=(arm, against),
+                severity="note",
+                key="differs-tuned",
+                **values,
+            )
         rest = [path for path in apart if path not in tuned]
         if LR in rest:
             yield flag(
                 "LR-DIFFERS",
-                where=arm,
+                where=_place(design, arm, against),
                 arms=(arm, against),
                 against=against,
                 value=_shown(one.settings[LR]),
@@ -89,7 +100,7 @@ def _settings(design: Design) -> Iterator[Flag]:
                 more = f" (+{len(named) - 6})" if len(named) > 6 else ""
                 yield flag(
                     "SETTING-DIFFERS",
-                    where=arm,
+                    where=_place(design, arm, against),
                     arms=(arm, against),
                     severity=severity,
                     against=against,
@@ -104,8 +115,21 @@ def _knows(side: Side, path: str) -> bool:
     return any(".".join(parts[:number]) in side.settings for number in range(1, len(parts) + 1))
 
 
+def _chosen(side: Side, path: str) -> bool:
+    """Whether the tuning can have chosen what it was trained with."""
+    return path in side.tuned and side.tuned[path] in (side.grid or {}).get(path, ())
+
+
+def _place(design: Design, arm: str, against: str) -> str:
+    """Where a flag of a comparison is: that it is with the baseline goes without saying."""
+    return arm if against == design.against else f"{arm} / {against}"
+
+
 def _declared(one: Side, other: Side, paths: list[str]) -> object:
-    return say("declared" if all(path in one.declared | other.declared for path in paths) else "not-declared")
+    declared = one.declared | other.declared
+    whole = {section for section in _ONE_CHOICE if any(path.startswith(f"{section}.") for path in declared)}
+    said = (path in declared or path.rpartition(".")[0] in whole for path in paths)
+    return say("declared" if all(said) else "not-declared")
 
 
 def _shown(value: object) -> str:
@@ -123,7 +147,7 @@ def _tuning(design: Design) -> Iterator[Flag]:
         if (one.grid, one.trials) != (other.grid, other.trials):
             yield flag(
                 "TUNING-UNEQUAL",
-                where=arm,
+                where=_place(design, arm, against),
                 arms=(arm, against),
                 against=against,
                 trials=_trials(one),
@@ -216,16 +240,28 @@ def _scales(design: Design) -> Iterator[Flag]:
     for treated, control in _controls(design):
         assert treated.treatment is not None
         assert control.treatment is not None
-        if treated.treatment.init not in ORTHONORMAL or control.treatment.init in ORTHONORMAL:
+        compared = any({treated.name, control.name} == set(pair) for pair in design.compared)
+        if treated.treatment.init not in ORTHONORMAL or (control.treatment.init in ORTHONORMAL and not compared):
             continue
-        factor = _logit_factor(treated, control, design)
+        factor, measured = _scale_factor(treated, control, design), _measured_factor(treated, control)
         if factor is not None and not 1 / _SAME_SCALE <= factor <= _SAME_SCALE:
             yield flag(
                 "SCALE-CONFOUND",
                 where=f"{treated.name} / {control.name}",
                 arms=(treated.name, control.name),
                 severity=_severity(design, treated, control),
-                factor=factor,
+                factor=measured or factor,
+                treated=treated.name,
+                control=control.name,
+            )
+        elif factor is not None and measured is not None and not 1 / _OTHER_LOGITS <= measured <= _OTHER_LOGITS:
+            yield flag(
+                "SCALE-CONFOUND",
+                where=f"{treated.name} / {control.name}",
+                arms=(treated.name, control.name),
+                severity="note",
+                key="scale-directions",
+                factor=measured,
                 treated=treated.name,
                 control=control.name,
             )
@@ -241,10 +277,13 @@ def _scales(design: Design) -> Iterator[Flag]:
             )
 
 
-def _logit_factor(one: Side, other: Side, design: Design) -> float | None:
-    """How many times larger the first attention logits of one side are: queries and keys both scale them."""
-    if one.logit_spread and other.logit_spread:
-        return one.logit_spread / other.logit_spread
+def _measured_factor(one: Side, other: Side) -> float | None:
+    """How many times larger the first attention logits of one side were."""
+    return one.logit_spread / other.logit_spread if one.logit_spread and other.logit_spread else None
+
+
+def _scale_factor(one: Side, other: Side, design: Design) -> float | None:
+    """How many times larger they are by the size of the weights alone: queries and keys both scale them."""
     if one.head_norm and other.head_norm:
         return _squared(one.head_norm / other.head_norm)
     assert one.treatment is not None
@@ -254,7 +293,7 @@ def _logit_factor(one: Side, other: Side, design: Design) -> float | None:
         return _squared(lengths[0] / lengths[1])  # type: ignore[operator]
     if one.treatment.scale == "match" and other.treatment.scale in ("match", None):
         return 1.0
-    return None
+    return _measured_factor(one, other)
 
 
 def _squared(ratio: float) -> float:
@@ -314,18 +353,25 @@ def _seeds(design: Design) -> Iterator[Flag]:
             continue
         shared = len(set(one) & set(other))
         if shared < 2:
-            yield flag("FEW-SEEDS", where=arm, arms=(arm, against), key="one-seed", n=shared)
+            yield flag("FEW-SEEDS", where=_place(design, arm, against), arms=(arm, against), key="one-seed", n=shared)
             continue
-        if design.spread is not None:
-            smallest = detectable(shared, spread=design.spread)
-            if design.smallest_interesting is None or smallest > design.smallest_interesting:
-                aim = design.smallest_interesting
-                about = say("aimed", aim=aim) if aim is not None else plain("")
-                yield flag("FEW-SEEDS", where=arm, arms=(arm, against), n=shared, smallest=smallest, about=about)
+        spread = design.spreads.get(arm) if against == design.against else None
+        if spread is not None:
+            smallest, aim = detectable(shared, spread=spread), design.smallest_interesting
+            if aim is None or smallest > aim:
+                yield flag(
+                    "FEW-SEEDS",
+                    where=_place(design, arm, against),
+                    arms=(arm, against),
+                    severity="note" if aim is None else "warn",
+                    n=shared,
+                    smallest=smallest,
+                    about=say("aimed", aim=aim) if aim is not None else plain(""),
+                )
         elif shared < _ENOUGH_SEEDS:
             yield flag(
                 "FEW-SEEDS",
-                where=arm,
+                where=_place(design, arm, against),
                 arms=(arm, against),
                 key="few-seeds-planned",
                 severity="note",

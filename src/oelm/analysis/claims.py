@@ -5,6 +5,7 @@ A ledger is a YAML file (docs/claims.md). Numbers stand in it as they were print
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,8 +22,10 @@ from oelm.analysis.numbers import Average, Better, printed
 from oelm.analysis.paired import Interval, from_seeds
 from oelm.errors import OelmError, StudyError, did_you_mean
 from oelm.study import yaml
-from oelm.study.load import checked
-from oelm.study.study import Value
+from oelm.study.load import checked, load_study
+from oelm.study.plan import what_changed
+from oelm.study.shipped import shipped_studies
+from oelm.study.study import Study, Value
 from oelm.treatment import Treatment
 from oelm.words.text import Text, joined, plain, say
 
@@ -397,7 +400,6 @@ def design_of_claim(claim: Claim) -> Design:
         pairs=claim.pairs,
         pretrained=claim.model.pretrained,
         width=claim.model.width,
-        head_dim=claim.model.head_dim,
         same_split=claim.reported_on if claim.reported_on == claim.selected_on else None,
     )
 
@@ -416,9 +418,23 @@ def standing(claim: Claim, results_by_study: Mapping[str, Results]) -> Text:
         assert retest.arm is not None
         found = results.compare(retest.arm, against=retest.against, metric=retest.metric)
         told.append(say("standing-verdict", study=retest.study, verdict=found.sentence))
+        changed = _changed(results.study)
+        if changed:
+            told.append(say("standing-changed", what="; ".join(changed[:3])))
     if waiting or not told:
         told.append(say("standing-not-yet", studies=", ".join(dict.fromkeys(waiting)) or "-"))
     return joined(told)
+
+
+def _changed(study: Study) -> list[str]:
+    """Where a study that was run departs from the shipped one of its name: it is then another test."""
+    if study.name not in shipped_studies():
+        return []
+    shipped = load_study(study.name).to_dict()
+    own = study.to_dict()
+    parts = ("recipe", "tune", "seeds", "arms")
+    plain_data = [json.loads(json.dumps({part: data[part] for part in parts})) for data in (shipped, own)]
+    return what_changed(*plain_data)
 
 
 def _check_table(name: str, table: Table, claim: Claim) -> Iterator[Flag]:

@@ -51,18 +51,18 @@ class Design:
     pretrained: bool | None
     """Whether the model comes with weights that a treatment can lose."""
     width: int | None = None
-    head_dim: int | None = None
     same_split: str | None = None
     """The split that both selects and is reported, if there is one."""
     smallest_interesting: float | None = None
-    spread: float | None = None
-    """Standard deviation of the differences seed by seed, where it was measured."""
+    spreads: Mapping[str, float] = field(default_factory=dict)
+    """By arm: standard deviation of its differences to the baseline seed by seed, where it was measured."""
 
     @property
     def compared(self) -> list[tuple[str, str]]:
         """All comparisons that are made, (arm, against)."""
         own = [(name, self.against) for name in self.sides if name != self.against and self.against in self.sides]
-        return [*own, *(pair for pair in self.pairs if set(pair) <= set(self.sides) and pair not in own)]
+        found = {frozenset(pair): pair for pair in reversed((*own, *self.pairs)) if set(pair) <= set(self.sides)}
+        return list(reversed(found.values()))  # the other way round is the same comparison
 
 
 def design_of(study: Study) -> Design:
@@ -85,8 +85,18 @@ def design_of(study: Study) -> Design:
         pairs=hypothesis_pairs(study),
         pretrained=is_pretrained(asdict(study.recipe)),
         width=width_of(study.recipe.model.preset),
+        same_split=_same_path(study.recipe.data.path),
         smallest_interesting=study.compare.primary.smallest_interesting,
     )
+
+
+def _same_path(path: str | Mapping[str, str] | None) -> str | None:
+    """Splits that are read from one file."""
+    seen: dict[str, str] = {}
+    for split, file in path.items() if isinstance(path, Mapping) else ():
+        if seen.setdefault(file, split) != split:
+            return f"{seen[file]} = {split}"
+    return None
 
 
 def hypothesis_pairs(study: Study) -> tuple[tuple[str, str], ...]:

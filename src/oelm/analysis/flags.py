@@ -69,6 +69,17 @@ class Flag:
         return f"{self.severity:<7} {self.code}  {self.where}{': ' if self.where else ''}{self.message}"
 
 
+class Flags(list[Flag]):
+    """What the checks found."""
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        columns = ["severity", "code", "where", "message"]
+        html: str = pd.DataFrame([flag_as_dict(one) for one in self], columns=columns).to_html(index=False)
+        return html
+
+
 def flag(
     code: str,
     *,

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oelm.analysis.predictions import Predictions, read_predictions
 from oelm.analysis.steps import Steps, read_steps
 from oelm.errors import CellError, OelmError, StudyError, did_you_mean
 from oelm.records.record import Record, read_record
@@ -23,9 +24,10 @@ from oelm.words.text import Text, plain, say
 if TYPE_CHECKING:
     import pandas as pd
 
-    from oelm.analysis.flags import Flag
+    from oelm.analysis.flags import Flags
     from oelm.analysis.floors import Floor
-    from oelm.analysis.verdicts import Comparison, Judged
+    from oelm.analysis.hypotheses import Judged
+    from oelm.analysis.verdicts import Comparison
 
 BASELINE = "baseline"
 # Beyond any measurement, and small enough for its square and for a sum of many to be numbers still.
@@ -44,6 +46,16 @@ class LeftOut:
         return f"{self.where}: {self.why}"
 
 
+class AllLeftOut(tuple[LeftOut, ...]):
+    """Everything that is not among the results."""
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        html: str = pd.DataFrame([{"where": out.where, "why": str(out.why)} for out in self]).to_html(index=False)
+        return html
+
+
 @dataclass(frozen=True, kw_only=True)
 class Results:
     """What the cells of a study left behind, arm by arm and seed by seed."""
@@ -53,7 +65,7 @@ class Results:
     records: dict[Cell, Record]
     """Of the cells that are compared, in the order in which they are run."""
     tuning: dict[Cell, Record] = field(default_factory=dict)
-    left_out: tuple[LeftOut, ...] = ()
+    left_out: AllLeftOut = field(default_factory=AllLeftOut)
 
     @property
     def arms(self) -> list[str]:
@@ -75,15 +87,30 @@ class Results:
         record = self.records[Cell(arm=arm, seed=seed)]
         if metric in ("trainable", "frozen", "total"):
             return number(record.counts.get(metric))
+        if record.status != "done":
+            return None
         if metric == "training_seconds":
             return number(record.seconds.get("training"))
         if metric == "peak_memory":
-            return number(record.peak_memory.get("gpu") or record.peak_memory.get("process"))
-        if record.status != "done":
-            return None
+            return number(record.peak_memory.get(self._memory))
         if metric == "step_seconds":
-            return self.steps(Cell(arm=arm, seed=seed)).step_seconds
+            return number(self.steps(Cell(arm=arm, seed=seed)).step_seconds)
         return number(record.value(metric, model=model))
+
+    @cached_property
+    def _memory(self) -> str:
+        """Memory of a GPU and of a process are not one measurement: the GPU's, if any cell has one."""
+        return "gpu" if any(record.peak_memory.get("gpu") for record in self.records.values()) else "process"
+
+    def predictions(self, cell: Cell, *, model: str = "final") -> Predictions | None:
+        """What a cell kept of every example on the first reported split; None if it kept nothing."""
+        if (cell, model) not in self._predictions:
+            self._predictions[cell, model] = read_predictions(self.folder / cell.folder, model=model)
+        return self._predictions[cell, model]
+
+    @cached_property
+    def _predictions(self) -> dict[tuple[Cell, str], Predictions | None]:
+        return {}
 
     def steps(self, cell: Cell) -> Steps:
         """The log of a cell's training."""
@@ -111,11 +138,19 @@ class Results:
         return floors_in(self.folder)
 
     @cached_property
-    def checks(self) -> list[Flag]:
+    def checks(self) -> Flags:
         """What the checks found, the worst first."""
         from oelm.analysis.checks import check_results
+        from oelm.analysis.flags import Flags
 
-        return check_results(self)
+        return Flags(check_results(self))
+
+    @cached_property
+    def compared(self) -> list[tuple[str, str]]:
+        """The comparisons that the study itself makes, (arm, against)."""
+        from oelm.analysis.run_checks import design_of_results
+
+        return design_of_results(self).compared
 
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
@@ -127,7 +162,7 @@ class Results:
     @cached_property
     def hypotheses(self) -> list[Judged]:
         """What the study set out to show, judged."""
-        from oelm.analysis.verdicts import judge_hypotheses
+        from oelm.analysis.hypotheses import judge_hypotheses
 
         return judge_hypotheses(self)
 
@@ -245,8 +280,9 @@ def _root_of(folder: Path, runs: Path) -> Path:
     kept = next((parent for parent in above if (parent / STUDY).is_file()), None)
     if kept is not None:
         return kept
-    parent = folder.parent
-    return parent.parents[2] if "=" in parent.name and len(parent.parents) > 2 else parent.parent
+    depth = 4 if "=" in folder.absolute().parent.name else 2
+    place = folder if len(folder.parts) >= depth else folder.absolute()  # asked for from inside of the study
+    return place.parents[min(depth, len(place.parents)) - 1]
 
 
 def read_results(folder: Path) -> Results:
@@ -283,7 +319,7 @@ def read_results(folder: Path) -> Results:
         folder=folder,
         records={cell: found[cell] for cell in cells(study) if cell in found},
         tuning={cell: found[cell] for cell in tuning_cells(study) if cell in found},
-        left_out=tuple(left_out),
+        left_out=AllLeftOut(left_out),
     )
 
 

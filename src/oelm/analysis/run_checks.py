@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from oelm.analysis.design import Design, Side, hypothesis_pairs, is_pretrained, 
 from oelm.analysis.flags import Flag, Severity, flag
 from oelm.analysis.floors import floor_for
 from oelm.analysis.numbers import OPTIMIZER_ALLOWANCE, check_record, duplicate_records, saving_ceiling
-from oelm.analysis.predictions import Predictions, read_predictions
+from oelm.analysis.predictions import Predictions
 from oelm.analysis.results import Results, number
-from oelm.errors import CellError
+from oelm.errors import CellError, OelmError
 from oelm.records.record import Record
 from oelm.study.plan import Cell, cells
 from oelm.study.recipe import Schedule
 from oelm.study.schedule import lr_at
+from oelm.treatment import Treatment
 from oelm.words.text import Text, plain, say
 
 # Provenance that may differ between cells, and where it is found in a record.
@@ -33,6 +35,7 @@ _SURROUNDINGS = {
 }
 _NEAR_CHANCE = 2.0  # standard errors
 _NO_LEARNING = 0.98  # of ln C
+_LITTLE = 0.1  # of the way from the commonest class to all correct
 _ONE_CLASS = 0.99  # of the predictions
 _MUCH_PADDING = 0.5
 
@@ -41,14 +44,15 @@ def design_of_results(results: Results) -> Design:
     """The design as it was really run: what the records say, not what the study planned."""
     study = results.study
     sides = {}
+    shared = set.intersection(*(set(results.of(name)) for name in results.arms)) if results.arms else set()
     for name in results.arms:
         records = results.of(name)
         first = next(iter(records.values()))
         trials = [cell for cell in results.tuning if cell.arm == name]
         sides[name] = Side(
             name=name,
-            treatment=study.arms[name].treatment,
-            settings=_settings(records),
+            treatment=_treatment(first) or study.arms[name].treatment,
+            settings=_settings({seed: records[seed] for seed in shared if seed in records} or records),
             declared=frozenset(study.arms[name].changes),
             grid=_grid(trials) if study.tune is not None else None,
             tuned=results.tuned(name),
@@ -65,7 +69,7 @@ def design_of_results(results: Results) -> Design:
         width=width_of(study.recipe.model.preset),
         same_split=_same_split(results),
         smallest_interesting=study.compare.primary.smallest_interesting,
-        spread=_spread(results),
+        spreads=_spreads(results),
     )
 
 
@@ -84,7 +88,7 @@ def _settings(records: dict[int, Record]) -> dict[str, Any]:
             if isinstance(value, dict):
                 row |= {f"{name}.{key}": inner for key, inner in value.items()}
             else:
-                row[name] = value
+                row[name] = _over_starts(record, name, value)
         rows[seed] = row
     merged = {}
     for path in dict.fromkeys(path for row in rows.values() for path in row):
@@ -94,6 +98,14 @@ def _settings(records: dict[int, Record]) -> dict[str, Any]:
         named = " / ".join(f"{value} (seed {', '.join(map(str, some))})" for value, some in seeds.items())
         merged[path] = next(iter(rows.values())).get(path) if len(seeds) == 1 else named
     return merged
+
+
+def _over_starts(record: Record, name: str, last: Any) -> Any:
+    """Of a cell that was started more than once, everywhere it has been."""
+    starts = record.provenance.get("starts")
+    values = [start[name] for start in starts if isinstance(start, dict) and name in start] if starts else []
+    named = list(dict.fromkeys(map(str, values)))
+    return " + ".join(named) if len(named) > 1 else last
 
 
 def _grid(trials: list[Cell]) -> dict[str, tuple[Any, ...]]:
@@ -134,23 +146,32 @@ def _same_split(results: Results) -> str | None:
     return None
 
 
-def _spread(results: Results) -> float | None:
-    """Standard deviation of the differences to the baseline seed by seed, pooled over arms."""
+def _spreads(results: Results) -> dict[str, float]:
+    """By arm: standard deviation of the differences to the baseline seed by seed."""
     metric, against = results.study.compare.primary.metric, results.study.compare.against
     base = results.values(against, metric) if against in results.arms else {}
-    variances = []
+    found = {}
     for arm in results.arms:
         values = results.values(arm, metric) if arm != against else {}
         differences = [values[seed] - base[seed] for seed in values if seed in base]
-        if len(differences) > 1:
-            variances += [statistics.variance(differences)] * (len(differences) - 1)
-    return math.sqrt(statistics.fmean(variances)) if variances and any(variances) else None
+        if len(differences) > 1 and statistics.stdev(differences) > 0:
+            found[arm] = statistics.stdev(differences)
+    return found
+
+
+def _treatment(record: Record) -> Treatment | None:
+    """As it was really applied; None if the record does not say."""
+    try:
+        return Treatment.from_dict(record.made_with.get("treatment"))  # type: ignore[arg-type]
+    except (OelmError, TypeError):
+        return None
 
 
 def check_runs(results: Results, compared: list[tuple[str, str]]) -> list[Flag]:
-    rules = (_complete, _ended, _learned, _fell, _schedules, _clipping, _numbers, _times)
+    rules = (_complete, _treated, _ended, _learned, _fell, _schedules, _clipping, _numbers, _times)
+    pairs = (_paired, _order, _ceiling)
     found = [one for rule in rules for one in rule(results)]
-    return [*found, *_paired(results, compared), *_order(results, compared), *_ceiling(results)]
+    return [*found, *(one for rule in pairs for one in rule(results, compared))]
 
 
 def _complete(results: Results) -> Iterator[Flag]:
@@ -159,16 +180,45 @@ def _complete(results: Results) -> Iterator[Flag]:
         missing: dict[Text, list[int]] = {}
         for cell in cells(study):
             if cell.arm == name and cell not in results.records:
-                missing.setdefault(reasons.get(str(cell), say("not-run")), []).append(cell.seed)
+                why = reasons.get(str(cell)) or reasons.get(name) or _untuned(results, name) or say("not-run")
+                missing.setdefault(why, []).append(cell.seed)
         for why, some in missing.items():
             seeds = ", ".join(map(str, sorted(some)))
             yield flag("INCOMPLETE", where=name, arms=(name,), seeds=seeds, number=len(study.seeds), why=why)
+
+
+def _untuned(results: Results, arm: str) -> Text | None:
+    """The trial that kept an arm from being tuned."""
+    bad = [cell for cell, record in results.tuning.items() if cell.arm == arm and record.status != "done"]
+    if not bad:
+        return None
+    return say("untuned", cell=str(bad[0]), status=say(f"status-{results.tuning[bad[0]].status}"))
+
+
+def _treated(results: Results) -> Iterator[Flag]:
+    """Every cell must have had the treatment that the study says."""
+    for name in results.arms:
+        planned = results.study.arms[name].treatment
+        other = [seed for seed, record in results.of(name).items() if _treatment(record) not in (planned, None)]
+        if other:
+            seeds, found = _seeds_named(other), _treatment(results.of(name)[other[0]])
+            yield flag(
+                "AUDIT-FAILED",
+                where=name,
+                arms=(name,),
+                key="other-treatment",
+                seeds=seeds,
+                found=found,
+                planned=planned,
+            )
 
 
 def _ended(results: Results) -> Iterator[Flag]:
     for cell, record in results.records.items():
         what = plain(_first_line(record))
         audits = [audit for audit in record.audits if not isinstance(audit, dict) or not audit.get("passed", True)]
+        if record.status == "done" and not record.audits:
+            yield flag("AUDIT-FAILED", where=str(cell), arms=(cell.arm,), severity="note", key="no-audit")
         if record.status == "audit-failed" or audits:
             found = [audit["findings"] for audit in audits if isinstance(audit, dict) and audit.get("findings")]
             first = plain(", ".join(map(str, found[0] if isinstance(found[0], list) else found[:1]))) if found else what
@@ -204,32 +254,84 @@ def _number(record: Record, results: Results) -> float | None:
 
 def _learned(results: Results) -> Iterator[Flag]:
     """Nothing that learned no more than the commonest class, or less than a bag of words, is a baseline."""
-    primary = results.study.compare.primary
-    for cell, record in results.records.items():
-        value = _number(record, results)
-        if record.status != "done" or value is None:
-            continue
-        at: dict[str, Any] = {"where": str(cell), "arms": (cell.arm,)}
-        severity = _severity(results, cell.arm)
-        try:
-            kept = read_predictions(results.folder / cell.folder)
-        except CellError as error:
+    kept_some = False
+    bare = []
+    for arm in results.arms:
+        collapsed: dict[int, Text] = {}
+        for seed, record in results.of(arm).items():
+            if record.status != "done" or _number(record, results) is None:
+                continue
+            cell = Cell(arm=arm, seed=seed)
+            at: dict[str, Any] = {"where": str(cell), "arms": (arm,)}
             kept = None
-            what = " ".join(str(error).split())
-            yield flag("NOT-REPRODUCED", **at, severity="warn", key="damaged-predictions", what=what)
-        if kept is not None:
-            yield from _reproduced(record, kept, at)
-            told = _collapse(record, kept)
+            try:
+                kept = results.predictions(cell)
+                kept_some = kept_some or kept is not None
+                if kept is None:
+                    bare.append(cell)
+            except CellError as error:
+                what = " ".join(str(error).split())
+                yield flag("NOT-REPRODUCED", **at, severity="warn", key="damaged-predictions", what=what)
+            if kept is not None:
+                yield from _reproduced(record, kept, at)
+            told = _collapse(record, kept) if kept is not None else _at_majority(record, results)
             if told is not None:
-                yield flag("COLLAPSED", **at, severity=severity, what=told)
-        floor = floor_for(record, results.floors)
-        split = next(iter(record.report["final"]["splits"]), "")
+                collapsed[seed] = told
+        if collapsed:
+            seeds, first = _seeds_named(collapsed), next(iter(collapsed.values()))
+            yield flag("COLLAPSED", where=arm, arms=(arm,), severity=_severity(results, arm), seeds=seeds, what=first)
+        yield from _against_floor(results, arm)
+    for cell in bare if kept_some else ():
+        yield flag("NOT-REPRODUCED", where=str(cell), arms=(cell.arm,), severity="warn", key="no-predictions")
+    done = [record for record in results.records.values() if record.status == "done"]
+    if done and not any(floor_for(record, results.floors) for record in done):
+        yield flag("BELOW-FLOOR", severity="note", key="no-floor")
+
+
+def _against_floor(results: Results, arm: str) -> Iterator[Flag]:
+    """On average over seeds: one that falls a little short by chance is no reason."""
+    primary = results.study.compare.primary
+    values, levels, kinds = [], [], []
+    for record in results.of(arm).values():
+        value, floor = _number(record, results), floor_for(record, results.floors)
+        split = next(iter(record.report.get("final", {}).get("splits", {})), "")
         level = floor.splits.get(split, {}).get(primary.metric) if floor is not None else None
-        if floor is not None and level is not None and (value < level if primary.better == "higher" else value > level):
-            kind = say("floor-bigrams" if floor.kind == "bigrams" else "floor-words")
-            yield flag(
-                "BELOW-FLOOR", **at, severity=severity, metric=primary.metric, value=value, floor=level, kind=kind
-            )
+        if record.status == "done" and value is not None and floor is not None and level is not None:
+            values.append(value)
+            levels.append(level)
+            kinds.append(say("floor-bigrams" if floor.kind == "bigrams" else "floor-words"))
+    if not values:
+        return
+    mean, level = statistics.fmean(values), statistics.fmean(levels)
+    if mean < level if primary.better == "higher" else mean > level:
+        yield flag(
+            "BELOW-FLOOR",
+            where=arm,
+            arms=(arm,),
+            severity=_severity(results, arm),
+            metric=primary.metric,
+            value=mean,
+            n=len(values),
+            floor=level,
+            kind=kinds[0],
+        )
+
+
+def _at_majority(record: Record, results: Results) -> Text | None:
+    """Of a cell without predictions, by what the floor knows of the classes."""
+    floor, accuracy = floor_for(record, results.floors), number(record.value("accuracy"))
+    split = next(iter(record.report["final"]["splits"]), "")
+    share = floor.majority.get(split) if floor is not None else None
+    sizes = record.data.get("sizes")
+    size = sizes.get(f"report-{split}") if isinstance(sizes, dict) else None
+    if accuracy is None or share is None or not isinstance(size, int) or size < 1:
+        return None
+    near = share + _NEAR_CHANCE * math.sqrt(share * (1 - share) / size)
+    return say("collapsed-majority", accuracy=accuracy, share=share) if accuracy <= near else None
+
+
+def _seeds_named(seeds: Iterable[int]) -> str:
+    return ", ".join(map(str, seeds))
 
 
 def _reproduced(record: Record, kept: Predictions, at: dict[str, Any]) -> Iterator[Flag]:
@@ -257,7 +359,7 @@ def _collapse(record: Record, kept: Predictions) -> Text | None:
         return say("collapsed-majority", accuracy=accuracy, share=float(share))
     chance = math.log(max(2, len(counts)))
     loss = record.value("loss")
-    if loss is not None and loss >= _NO_LEARNING * chance and accuracy < (1 + share) / 2:
+    if loss is not None and loss >= _NO_LEARNING * chance and accuracy < share + _LITTLE * (1 - share):
         return say("collapsed-loss", loss=loss, chance=chance)
     same = np.bincount(kept.prediction).max() / examples
     if same >= _ONE_CLASS and share < 0.95:
@@ -306,7 +408,7 @@ def _inert(record: Record) -> Any:
         planned = [lr_at(step - 1, total=total, peak=peak, schedule=schedule) for step, _ in trace]
     except (LookupError, TypeError, ValueError, ArithmeticError):
         return None
-    if schedule.name != "constant" and len(trace) > 2 and len({lr for _, lr in trace}) == 1:
+    if len(trace) > 2 and len({lr for _, lr in trace}) == 1 < len(set(planned)):
         return say("inert-constant", lr=trace[0][1], name=schedule.name)
     for (step, lr), told in zip(trace, planned, strict=True):
         if not abs(lr - told) <= 0.01 * peak:
@@ -381,32 +483,35 @@ def _order(results: Results, compared: list[tuple[str, str]]) -> Iterator[Flag]:
         ]
         known = [(one, other) for one, other in began if one and other and one != other]
         if len(known) > 1 and len({one < other for one, other in known}) == 1:
-            yield flag("FIXED-ORDER", where=arm, arms=(arm, against), against=against, n=len(known))
+            where = arm if against == results.study.compare.against else f"{arm} / {against}"
+            yield flag("FIXED-ORDER", where=where, arms=(arm, against), against=against, n=len(known))
 
 
-def _began(record: Record) -> str:
+def _began(record: Record) -> datetime | None:
     starts = record.provenance.get("starts")
-    first = starts[0] if isinstance(starts, list) and starts else {}
-    return str(first.get("time") or "") if isinstance(first, dict) else ""
+    first = starts[0] if isinstance(starts, list) and starts else None
+    try:
+        return datetime.strptime(first["time"], "%Y-%m-%dT%H:%M:%S%z") if isinstance(first, dict) else None
+    except (LookupError, TypeError, ValueError):
+        return None
 
 
-def _ceiling(results: Results) -> Iterator[Flag]:
+def _ceiling(results: Results, compared: list[tuple[str, str]]) -> Iterator[Flag]:
     """Whole runs that are faster than freezing can make them were timed on a machine that had other things to do."""
-    against = results.study.compare.against
-    base = results.values(against, "step_seconds") if against in results.arms else {}
-    for arm in results.arms:
-        treatment = results.study.arms[arm].treatment
-        values = results.values(arm, "step_seconds") if arm != against else {}
-        savings = [1 - values[seed] / base[seed] for seed in values if base.get(seed)]
+    for arm, against in compared:
+        one, other = (results.values(name, "step_seconds") for name in (arm, against))
+        shares = [one[seed] / other[seed] for seed in one if other.get(seed)]
+        savings = [1 - share for share in shares if number(share) is not None]
         if not savings:
             continue
-        ceiling = saving_ceiling(frozen_roles=len(treatment.frozen_roles)) + OPTIMIZER_ALLOWANCE
+        more = [len(results.study.arms[name].treatment.frozen_roles) for name in (arm, against)]
+        ceiling = saving_ceiling(frozen_roles=max(0, more[0] - more[1])) + OPTIMIZER_ALLOWANCE
         saving = statistics.fmean(savings)
-        spread = statistics.stdev(savings) / math.sqrt(len(savings)) if len(savings) > 1 else 0.0
-        if saving - 2 * spread > ceiling:
+        error = statistics.stdev(savings) / math.sqrt(len(savings)) if len(savings) > 1 else 0.0
+        if saving - 2 * error > ceiling:
             yield flag(
                 "SPEEDUP-ABOVE-CEILING",
-                where=arm,
+                where=arm if against == results.study.compare.against else f"{arm} / {against}",
                 arms=(arm, against),
                 severity="warn",
                 key="speedup-runs",

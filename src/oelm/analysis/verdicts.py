@@ -1,8 +1,8 @@
-"""Verdicts: what the records support about two arms, and about the hypotheses of a study.
+"""Verdicts: what the records support about two arms.
 
 The rules, all at 5 %: `equivalent` if two one-sided tests put the difference inside what the study calls
 uninteresting; else `better` or `worse` if a paired test finds a difference; else `undecided`. Where a check blocks the
-comparison, it is `invalid`, whatever the numbers. Tests over several arms or hypotheses are corrected by Holm's method.
+comparison, it is `invalid`, whatever the numbers. Tests over several arms are corrected by Holm's method.
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ from typing import Any, Literal
 import numpy as np
 
 from oelm.analysis.checks import check_results
-from oelm.analysis.design import hypothesis_pairs
 from oelm.analysis.examples import Crossed, McNemar, crossed, mcnemar
 from oelm.analysis.flags import Flag
 from oelm.analysis.paired import Estimate, Interval, Source, bca_interval, from_seeds, holm
 from oelm.analysis.power import detectable, seeds_needed
-from oelm.analysis.predictions import Predictions, read_predictions
+from oelm.analysis.predictions import Predictions
 from oelm.analysis.results import Results
 from oelm.errors import CellError
-from oelm.study.hypothesis import Hypothesis
 from oelm.study.plan import Cell
 from oelm.words.text import Text, plain, say
 
 Verdict = Literal["better", "worse", "equivalent", "undecided", "invalid"]
-Standing = Literal["supported", "refuted", "undecided", "invalid"]
 
 ALPHA = 0.05
 LOWER_IS_BETTER = ("loss", "perplexity", "step_seconds", "training_seconds", "peak_memory", "trainable")
-_COUNTED = ("trainable", "frozen", "total")  # exact: they have no interval
+COUNTED = ("trainable", "frozen", "total")  # exact: they have no interval
+# Standard errors that a true difference must have to be found 8 times in 10, where chance is in the examples.
+_BY_EXAMPLES = 2.8
 _NOTHING = Estimate(mean=math.nan, seeds=Source(se=math.inf, df=0))
-# What can be wrong with a count.
+_MEMORY = ("peak_memory",)
+_TIMES = ("step_seconds", "training_seconds")
+# What can be wrong with a count, with memory, with a time. Quality is another matter, and these are none of its.
 _COUNT_CHECKS = ("AUDIT-FAILED", "COUNT-MISSES-BUFFERS", "BASELINE-TREATED")
+_MEMORY_CHECKS = ("AUDIT-FAILED", "SETTING-DIFFERS")
+_TIME_CHECKS = (*_MEMORY_CHECKS, "FIXED-ORDER", "SPEEDUP-ABOVE-CEILING", "TIME-ARITHMETIC", "PADDING-TIMED")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +81,9 @@ class Comparison:
         return len(self.differences)
 
     @property
-    def counted(self) -> bool:
-        """Whether it is a count, the same in every seed: exact, and in no need of an interval."""
-        return self.metric in _COUNTED and len(set(self.differences.values())) == 1
+    def exact(self) -> bool:
+        """Whether it is a count, or memory to the byte, the same in every seed: it needs no interval."""
+        return self.metric in (*COUNTED, *_MEMORY) and len(set(self.differences.values())) == 1
 
     def __str__(self) -> str:
         return self.sentence.en
@@ -104,14 +107,19 @@ def comparisons(results: Results) -> dict[str, Comparison]:
     found = {
         arm: compare(results, arm, against=against, metric=primary.metric) for arm in results.arms if arm != against
     }
-    return corrected(found)
+    planned = sum(name not in found and name != against for name in results.study.arms)
+    return corrected(found, more=planned)
 
 
-def corrected(found: Mapping[str, Comparison]) -> dict[str, Comparison]:
-    """Comparisons that are made together, judged together: those that could find something share the 5 %."""
+def corrected(found: Mapping[str, Comparison], *, more: int = 0) -> dict[str, Comparison]:
+    """Comparisons that are made together, judged together: those that could find something share the 5 %.
+
+    `more` are planned and not there yet: looking at a part of a study first must not make it easier to find something.
+    """
     valid = {arm: one for arm, one in found.items() if one.verdict != "invalid" and one.n > 1}
-    differs = holm({arm: one.p_differs for arm, one in valid.items()})
-    equal = holm({arm: one.p_equivalent for arm, one in valid.items() if one.p_equivalent is not None})
+    absent = {f"({number})": 1.0 for number in range(more)}  # no arm has such a name
+    differs = holm({**{arm: one.p_differs for arm, one in valid.items()}, **absent})
+    equal = holm({**{arm: one.p_equivalent for arm, one in valid.items() if one.p_equivalent is not None}, **absent})
     judged = {
         arm: _judged(replace(one, p_differs=differs[arm], p_equivalent=equal.get(arm))) for arm, one in valid.items()
     }
@@ -127,10 +135,10 @@ def compare(results: Results, arm: str, *, against: str, metric: str, model: str
     over_seeds = from_seeds(list(differences.values())) if differences else _NOTHING
     estimate = over_seeds
     both, tests = _over_examples(results, arm, against, metric, model, list(differences))
-    if both is not None:
-        estimate = both.estimate
+    if both is not None:  # of seeds, all; of examples, as far as they were kept
+        estimate = replace(over_seeds, examples=both.estimate.examples)
     spread = statistics.stdev(differences.values()) if len(differences) > 1 else math.nan
-    flags = _flags(results, arm, against, metric)
+    flags = flags_of(results, arm, against, metric)
     return _judged(
         Comparison(
             arm=arm,
@@ -147,8 +155,8 @@ def compare(results: Results, arm: str, *, against: str, metric: str, model: str
             margin=margin,
             p_differs=estimate.p_differs(0.0),
             p_equivalent=estimate.p_within(margin) if margin is not None else None,
-            detectable=detectable(len(differences), spread=spread) if spread > 0 else math.inf,
-            seeds_needed=seeds_needed(margin, spread=spread) if margin is not None and spread > 0 else None,
+            detectable=_detectable(len(differences), spread, estimate),
+            seeds_needed=_seeds_needed(margin, spread, estimate),
             flags=flags,
             verdict="undecided",
             sentence=plain(""),
@@ -156,33 +164,55 @@ def compare(results: Results, arm: str, *, against: str, metric: str, model: str
     )
 
 
-def _flags(results: Results, arm: str, against: str, metric: str) -> tuple[Flag, ...]:
-    """What the checks say of this comparison; of a count, only what could be wrong with a count."""
-    own = against == results.study.compare.against or (arm, against) in hypothesis_pairs(results.study)
+def _detectable(n: int, spread: float, estimate: Estimate) -> float:
+    return math.hypot(detectable(n, spread=spread), _BY_EXAMPLES * _example_error(estimate)) if spread > 0 else math.inf
+
+
+def _seeds_needed(margin: float | None, spread: float, estimate: Estimate) -> int | None:
+    """None where no number of seeds would do: the examples alone leave more open than the margin."""
+    error = _BY_EXAMPLES * _example_error(estimate)
+    if margin is None or not spread > 0 or error >= margin:
+        return None
+    return seeds_needed(math.sqrt(margin**2 - error**2), spread=spread)
+
+
+def _example_error(estimate: Estimate) -> float:
+    return estimate.examples.se if estimate.examples is not None else 0.0
+
+
+def flags_of(results: Results, arm: str, against: str, metric: str) -> tuple[Flag, ...]:
+    """What the checks say of this comparison. Counts, memory and times have faults of their own, and no others."""
+    own = any({arm, against} == set(pair) for pair in results.compared)
     found = results.checks if own or arm == against else check_results(results, pair=(arm, against))
     about = [one for one in found if one.touches(arm, against)]
-    return tuple(one for one in about if metric not in _COUNTED or one.code in _COUNT_CHECKS)
+    if metric in COUNTED:
+        return tuple(one for one in about if one.code in _COUNT_CHECKS)
+    if metric in _MEMORY:
+        return tuple(_blocking(one) for one in about if one.code in _MEMORY_CHECKS)
+    if metric in _TIMES:
+        return tuple(_blocking(one) for one in about if one.code in _TIME_CHECKS)
+    return tuple(about)
+
+
+def _blocking(flag: Flag) -> Flag:
+    """Another machine, or an order that never changes, is worth a word beside an accuracy, and blocks a time."""
+    return flag if flag.code in ("PADDING-TIMED", "AUDIT-FAILED") else replace(flag, severity="invalid")
 
 
 def _over_examples(
     results: Results, arm: str, against: str, metric: str, model: str, seeds: list[int]
 ) -> tuple[Crossed | None, dict[int, McNemar]]:
-    """Differences example by example, where both arms kept them for the same examples in every seed."""
-    if metric not in ("accuracy", "loss") or not seeds:
-        return None, {}
+    """Differences example by example, over the seeds in which both arms kept them for the same examples."""
     rows, tests = [], {}
-    for seed in seeds:
-        pair = [_kept(results, name, seed, model) for name in (arm, against)]
-        one, other = pair
+    for seed in seeds if metric in ("accuracy", "loss") else ():
+        one, other = (_kept(results, name, seed, model) for name in (arm, against))
         if one is None or other is None or not np.array_equal(one.row, other.row):
-            return None, {}
+            continue
         left, right = one.scores(metric), other.scores(metric)
-        if left is None or right is None:
-            return None, {}
+        if left is None or right is None or not (np.isfinite(left).all() and np.isfinite(right).all()):
+            continue
         if metric == "accuracy":
             tests[seed] = mcnemar(left > 0, right > 0)
-        if not (np.isfinite(left).all() and np.isfinite(right).all()):
-            return None, {}
         rows.append(left - right)
     if len({len(row) for row in rows}) != 1 or len(rows) < 2 or len(rows[0]) < 2:
         return None, tests
@@ -191,7 +221,7 @@ def _over_examples(
 
 def _kept(results: Results, arm: str, seed: int, model: str) -> Predictions | None:
     try:
-        return read_predictions(results.folder / Cell(arm=arm, seed=seed).folder, model=model)
+        return results.predictions(Cell(arm=arm, seed=seed), model=model)
     except CellError:  # said by the checks
         return None
 
@@ -199,21 +229,32 @@ def _kept(results: Results, arm: str, seed: int, model: str) -> Predictions | No
 def _judged(one: Comparison) -> Comparison:
     """With the verdict and the sentence that says it."""
     verdict, why = _verdict(one)
+    # Equivalence at 5 % is two tests at 5 % each: it is the 90 % interval that lies inside the margin.
+    interval = one.estimate.interval(1 - 2 * ALPHA) if verdict == "equivalent" else one.interval
     values: dict[str, Any] = {"arm": one.arm, "against": one.against, "metric": one.metric, "n": one.n}
-    values |= {"mean": one.estimate.mean, "low": one.interval.low, "high": one.interval.high}
+    values |= {"mean": one.estimate.mean, "low": interval.low, "high": interval.high}
     values |= {"margin": one.margin, "why": why}
-    key = f"verdict-{verdict}" if one.differences or verdict == "invalid" else "verdict-none"
-    if one.counted and verdict in ("better", "worse"):
-        key = "verdict-counted"
-    return replace(one, verdict=verdict, sentence=say(key, **values))
+    key = _special(one, verdict)
+    return replace(one, verdict=verdict, sentence=say(key or f"verdict-{verdict}", **values))
+
+
+def _special(one: Comparison, verdict: Verdict) -> str | None:
+    """The key of a sentence for what has no interval."""
+    if not one.differences:
+        return "verdict-none" if verdict != "invalid" else "verdict-invalid-none"
+    if one.exact and verdict != "invalid":
+        return "verdict-same" if verdict == "equivalent" else "verdict-exact"
+    if verdict == "undecided" and (one.n < 2 or one.estimate.no_variation):
+        return "verdict-open"
+    return None
 
 
 def _verdict(one: Comparison) -> tuple[Verdict, Text]:
     blocked = [found for found in one.flags if found.severity == "invalid"]
     if blocked:
         return "invalid", plain(", ".join(dict.fromkeys(found.code for found in blocked)))
-    if one.counted and one.estimate.mean != 0:
-        return ("better" if (one.estimate.mean > 0) == one.higher_is_better else "worse"), plain("")
+    if one.exact:
+        return ("equivalent" if one.estimate.mean == 0 else _direction(one)), plain("")
     if one.n < 2:
         return "undecided", say("why-one-seed", n=one.n)
     if one.estimate.no_variation:
@@ -221,144 +262,17 @@ def _verdict(one: Comparison) -> tuple[Verdict, Text]:
     if one.p_equivalent is not None and one.p_equivalent < ALPHA:
         return "equivalent", plain("")
     if one.p_differs < ALPHA:
-        return ("better" if (one.estimate.mean > 0) == one.higher_is_better else "worse"), plain("")
+        return _direction(one), plain("")
     if not one.interval.contains(0):
         return "undecided", say("why-corrected", p=one.p_differs)
     if one.margin is None:
         return "undecided", say("why-no-margin")
-    if one.seeds_needed is None:
-        return "undecided", say("why-too-wide")
-    return "undecided", say("why-more-seeds", number=max(one.seeds_needed, one.n + 1), margin=one.margin)
+    if one.seeds_needed is not None and one.seeds_needed > one.n:
+        return "undecided", say("why-more-seeds", number=one.seeds_needed, margin=one.margin)
+    if one.seeds_needed is None and _BY_EXAMPLES * _example_error(one.estimate) >= one.margin:
+        return "undecided", say("why-more-examples", smallest=one.detectable, margin=one.margin)
+    return "undecided", say("why-too-wide", smallest=one.detectable)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """A hypothesis and what the records say of it."""
-
-    hypothesis: Hypothesis
-    standing: Standing
-    value: float | None
-    interval: Interval | None
-    """95 %; none for a count, which is exact."""
-    n: int
-    p_supported: float
-    p_refuted: float
-    flags: tuple[Flag, ...]
-    sentence: Text
-
-    def __str__(self) -> str:
-        return self.sentence.en
-
-
-def judge_hypotheses(results: Results) -> list[Judged]:
-    """Every hypothesis of the study, corrected for how many there are."""
-    found = [_judge(results, hypothesis) for hypothesis in results.study.hypotheses]
-    random = {one.hypothesis.name: one for one in found if one.interval is not None and one.standing != "invalid"}
-    supported = holm({name: one.p_supported for name, one in random.items()})
-    refuted = holm({name: one.p_refuted for name, one in random.items()})
-    return [
-        _decided(replace(one, p_supported=supported[name], p_refuted=refuted[name]))
-        if name in random
-        else _decided(one)
-        for one in found
-        for name in [one.hypothesis.name]
-    ]
-
-
-def _judge(results: Results, hypothesis: Hypothesis) -> Judged:
-    estimand = hypothesis.estimand
-    by_seed = _estimand_values(results, hypothesis)
-    values = list(by_seed.values())
-    ratio = estimand.form == "ratio"
-    low, high = _bounds(hypothesis)
-    against = estimand.against or estimand.arm
-    flags = _flags(results, estimand.arm, against, estimand.metric)
-    counted = estimand.metric in _COUNTED
-    blank: dict[str, Any] = {"hypothesis": hypothesis, "flags": flags, "n": len(values), "sentence": plain("")}
-    standing: Standing = "invalid" if any(found.severity == "invalid" for found in flags) else "undecided"
-    if not values:
-        return Judged(**blank, standing=standing, value=None, interval=None, p_supported=1.0, p_refuted=1.0)
-    if counted and len(set(values)) == 1:
-        true = low < values[0] < high
-        return Judged(
-            **blank,
-            standing=standing,
-            value=values[0],
-            interval=None,
-            p_supported=0.0 if true else 1.0,
-            p_refuted=1.0 if true else 0.0,
-        )
-    # A ratio is estimated by its logarithm: twice as much and half as much are then equally far from 1.
-    estimate = from_seeds([math.log(value) for value in values] if ratio else values)
-    if estimand.form == "difference":  # on the same evidence as the comparison of these arms
-        both, _ = _over_examples(results, estimand.arm, against, estimand.metric, "final", list(by_seed))
-        estimate = estimate if both is None else both.estimate
-    lower, upper = (_log(low), _log(high)) if ratio else (low, high)
-    inside = max(estimate.p_above(lower), estimate.p_below(upper))
-    outside = min(estimate.p_below(lower), estimate.p_above(upper))
-    interval = estimate.interval(1 - ALPHA)
-    if ratio:
-        interval = Interval(low=_exp(interval.low), high=_exp(interval.high), level=interval.level)
-    sides = 1 if hypothesis.rule == "within" else 2  # two one-sided tests need no doubling
-    return Judged(
-        **blank,
-        standing=standing,
-        value=_exp(estimate.mean) if ratio else estimate.mean,
-        interval=interval,
-        p_supported=1.0 if estimate.no_variation else min(1.0, sides * inside),
-        p_refuted=1.0 if estimate.no_variation else min(1.0, 2 * outside),
-    )
-
-
-def _decided(one: Judged) -> Judged:
-    standing: Standing = one.standing
-    if standing != "invalid":
-        standing = "supported" if one.p_supported < ALPHA else "refuted" if one.p_refuted < ALPHA else "undecided"
-    blocked = dict.fromkeys(found.code for found in one.flags if found.severity == "invalid")
-    told = say("standing-none") if one.value is None else plain(_exact(one.value))
-    if one.interval is not None:
-        told = say("standing-interval", value=one.value, low=one.interval.low, high=one.interval.high, n=one.n)
-    sentence = say(
-        f"standing-{standing}",
-        name=one.hypothesis.name,
-        rule=str(one.hypothesis),
-        told=told,
-        why=", ".join(blocked),
-    )
-    return replace(one, standing=standing, sentence=sentence)
-
-
-def _exact(value: float) -> str:
-    return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
-
-
-def _estimand_values(results: Results, hypothesis: Hypothesis) -> dict[int, float]:
-    """By seed."""
-    estimand = hypothesis.estimand
-    values = results.values(estimand.arm, estimand.metric) if estimand.arm in results.arms else {}
-    if estimand.against is None:
-        return values
-    other = results.values(estimand.against, estimand.metric) if estimand.against in results.arms else {}
-    shared = [seed for seed in values if seed in other]
-    if estimand.form == "difference":
-        return {seed: values[seed] - other[seed] for seed in shared}
-    ratios = {seed: values[seed] / other[seed] for seed in shared if other[seed] > 0}
-    return {seed: ratio for seed, ratio in ratios.items() if 0 < ratio < math.inf}
-
-
-def _bounds(hypothesis: Hypothesis) -> tuple[float, float]:
-    """Between which the estimand must lie."""
-    if hypothesis.rule == "below":
-        return -math.inf, hypothesis.margin
-    if hypothesis.rule == "above":
-        return hypothesis.margin, math.inf
-    middle = 1.0 if hypothesis.estimand.form == "ratio" else 0.0
-    return middle - hypothesis.margin, middle + hypothesis.margin
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else -math.inf
-
-
-def _exp(value: float) -> float:
-    return math.exp(value) if value < 700 else math.inf
+def _direction(one: Comparison) -> Verdict:
+    return "better" if (one.estimate.mean > 0) == one.higher_is_better else "worse"

@@ -94,10 +94,17 @@ def _results(ledger: Ledger, runs: Path | None) -> dict[str, Results]:
         return {}
     wanted = {retest.study for claim in ledger.claims.values() for retest in claim.retested_by}
     found = {}
-    for folder in study_folders(runs or RUNS):
-        if folder.name in wanted:
+    try:
+        folders = study_folders(runs or RUNS)
+    except OelmError:
+        if runs is not None:
+            raise
+        return {}  # nobody asked for these
+    for folder in folders:
+        name = folder.resolve().name
+        if name in wanted and name not in found:
             try:
-                found[folder.name] = read_results(folder)
+                found[name] = read_results(folder)
             except OelmError as error:  # the claims that it does not re-test are still worth showing
                 typer.echo(f"left out: {' '.join(str(error).split())}", err=True)
     return found

@@ -1,5 +1,6 @@
 """`oelm`: the entry point. Errors a user can cause are one message and exit code 2, never a traceback."""
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -45,6 +46,9 @@ def options(
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # whatever stands in a record can be shown
     try:
         app()
     except Stopped as error:

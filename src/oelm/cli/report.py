@@ -10,6 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from oelm.cli.compare import JsonOption
+from oelm.errors import OelmError
 from oelm.records.store import RUNS
 from oelm.words.text import Lang, say
 
@@ -28,15 +29,21 @@ def report(
     chosen = [part.strip() for part in formats.split(",") if part.strip()]
     check_choices(chosen, lang)
     folders = study_folders(runs)
-    made = []
+    made, damaged = [], []
     for folder in folders:
-        target = out / folder.name if out is not None and len(folders) > 1 else out
-        with _saying(say("report-making", study=folder.name)[cast(Lang, lang)]):
-            made.append(_report(folder, cast(list[Format], chosen), cast(Lang, lang), target))
+        target = out / folder.relative_to(runs) if out is not None and len(folders) > 1 else out
+        try:
+            with _saying(say("report-making", study=folder.name)[cast(Lang, lang)]):
+                made.append(_report(folder, cast(list[Format], chosen), cast(Lang, lang), target))
+        except OelmError as error:  # one study that cannot be read does not hide the others
+            damaged.append(error)
+            continue
         if not as_json:
             typer.echo("\n".join([*made[-1]["files"], made[-1]["verdict"]]))
     if as_json:
         typer.echo(json.dumps(made, indent=2, ensure_ascii=False))
+    if damaged:
+        raise damaged[0]
 
 
 def _report(folder: Path, formats: list[Any], lang: Lang, out: Path | None) -> dict[str, Any]:

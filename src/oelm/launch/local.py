@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from oelm.analysis.results import LeftOut, Results, read_results
-from oelm.errors import CellError, DataError, StudyError
+from oelm.analysis.results import AllLeftOut, LeftOut, Results, read_results
+from oelm.errors import OelmError, StudyError
 from oelm.records.record import Record, read_record
 from oelm.records.store import FINISHED, RUNS, STUDY, status_of, write_json, writing
 from oelm.study.plan import Cell, Point, cells, points, resolve, restricted, tuning_cells
@@ -51,8 +51,10 @@ def compare(
         if not any(out.where == cell.arm for out in untuned):
             run(resolve(study, cell, tuned.get(cell.arm)), root=folder, watch=watch)
     read = read_results(folder)
-    _keep_floors(read, watch)
-    return replace(read.restricted(arms=list(part.arms), seeds=list(part.seeds)), left_out=(*untuned, *read.left_out))
+    if missing:  # else whoever only reads would wait for data that may be far away
+        _keep_floors(read, tuned, watch)
+    shown = read.restricted(arms=list(part.arms), seeds=list(part.seeds))
+    return replace(shown, left_out=AllLeftOut((*untuned, *read.left_out)))
 
 
 def _write_study(study: Study, folder: Path) -> None:
@@ -62,7 +64,7 @@ def _write_study(study: Study, folder: Path) -> None:
     write_json(folder / STUDY, study.to_dict())
 
 
-def _keep_floors(results: Results, watch: Watch) -> None:
+def _keep_floors(results: Results, tuned: dict[str, Point], watch: Watch) -> None:
     """What a model without attention reaches on the same rows, where it is not known yet."""
     from oelm.analysis.floors import floor_for, floors_in, keep_floor
 
@@ -72,10 +74,10 @@ def _keep_floors(results: Results, watch: Watch) -> None:
         from oelm.train.preparation import prepared_for, reading_for
 
         watch.prepares("training a model of word counts to compare with", 0, 0)
-        recipe = resolve(results.study, cell).recipe
+        recipe = resolve(results.study, cell, tuned.get(cell.arm)).recipe
         try:
             keep_floor(results.folder, prepared_for(recipe, watch), reading_for(recipe))
-        except (DataError, CellError) as error:  # the cells are done; the data are gone, or an old floor is damaged
+        except OelmError as error:  # the cells are done, and that is what counts
             watch.says(f"there is no floor to compare with: {str(error).splitlines()[0]}")
             return
 

@@ -46,6 +46,8 @@ def _winner(results: Results, metric: str) -> tuple[Cell, Cell]:
         return words(named([one.arm for one in better])), words(_evidence(results, better[0]))
     if len(clear) == len(found) and all(one.verdict == "worse" for one in clear.values()):
         return words(against), words(say("practice-all-worse"))
+    if len(valid) == len(found) and all(one.verdict == "equivalent" for one in valid.values()):
+        return nothing, words(say("practice-all-equivalent"))
     return nothing, words(say("practice-no-evidence"))
 
 

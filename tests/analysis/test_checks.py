@@ -1,0 +1,412 @@
+"""Checks of a design: each fires where it should, and not on a twin that differs in that one thing."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from made_runs import make_runs, study_of, text_study_of
+from oelm.analysis.checks import check_design, check_study
+from oelm.analysis.design import Design, Side, design_of
+from oelm.analysis.flags import CHECKS, SEVERITIES, Flag, flag, flag_as_dict, flags_shown, worst_first
+from oelm.analysis.results import load
+from oelm.study.load import load_study
+from oelm.study.shipped import shipped_studies
+from oelm.treatment import Treatment
+from oelm.words.text import plain
+
+BASE = {"init": "keep", "freeze": "none"}
+FREEZE = {"init": "keep", "freeze": "qk"}
+SHIPPED = sorted(shipped_studies())
+
+
+def found(study, code):
+    return [one for one in check_study(study) if one.code == code]
+
+
+def design(sides, **parts):
+    named = {side.name: side for side in sides}
+    return Design(**{"sides": named, "against": sides[0].name, "pretrained": True, **parts})
+
+
+def side(name, **parts):
+    treatment = Treatment.from_dict(parts.pop("treatment", {}))
+    return Side(name=name, treatment=treatment, **parts)
+
+
+# -- flags -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arms", "pair", "touches"),
+    [
+        ((), ("a", "b"), True),
+        (("a",), ("a", "b"), True),
+        (("b",), ("a", "b"), True),
+        (("c",), ("a", "b"), False),
+        (("a", "b"), ("a", "b"), True),
+        (("a", "b"), ("b", "a"), True),
+        (("a", "b"), ("a", "c"), False),
+        (("a", "b"), ("a", "a"), False),
+        (("a",), ("a", "a"), True),
+    ],
+)
+def test_which_comparison_a_flag_is_about(arms, pair, touches):
+    assert flag("SAME-SPLIT", arms=arms, split="x").touches(*pair) == touches
+
+
+def test_the_worst_comes_first_and_nothing_twice():
+    kinds = ["note", "invalid", "warn", "invalid", "note"]
+    flags = [flag("SAME-SPLIT", where=str(n), severity=kind, split="x") for n, kind in enumerate(kinds)]
+    ordered = worst_first([*flags, *flags])
+    assert [one.severity for one in ordered] == ["invalid", "invalid", "warn", "note", "note"]
+    assert [one.where for one in ordered] == ["1", "3", "2", "0", "4"]
+
+
+def test_what_is_said_of_many_places_is_said_once():
+    many = [flag("SAME-SPLIT", where=f"cell-{n}", split="x") for n in range(7)]
+    (line,) = flags_shown(many)
+    assert "cell-0, cell-1, cell-2 (and 4 more): x both selects" in line
+    assert flags_shown([]) == []
+    assert flag_as_dict(many[0])["where"] == "cell-0"
+
+
+def test_a_text_in_a_flag_is_never_taken_for_a_form():
+    one = Flag(code="X", severity="note", where="{0}", arms=(), message=plain("{a}%s"))
+    assert "{0}: {a}%s" in str(one)
+    assert "{name}" in flag("SAME-SPLIT", split="{name}").message.zh
+
+
+def test_every_severity_is_one():
+    assert set(CHECKS.values()) <= set(SEVERITIES)
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "told"),
+    [
+        ({"optimizer.lr": 3e-4}, "LR-DIFFERS", "0.0003"),
+        ({"optimizer.weight_decay": 0.1}, "SETTING-DIFFERS", "optimizer.weight_decay: 0.1 | 0.01"),
+        ({"batch.size": 64}, "SETTING-DIFFERS", "batch.size: 64 | 32"),
+        ({"budget.epochs": 3.0}, "SETTING-DIFFERS", "budget.epochs: 3 | None"),
+        ({"schedule.warmup": 0.0}, "SETTING-DIFFERS", "schedule.warmup"),
+        ({"precision": "bf16"}, "SETTING-DIFFERS", "precision: bf16 | fp32"),
+        ({"clip": None}, "SETTING-DIFFERS", "clip: None | 1"),
+        ({"model.dropout": 0.0}, "SETTING-DIFFERS", "model.dropout: 0 | None"),
+        ({"data.max_length": 64}, "SETTING-DIFFERS", "data.max_length"),
+        ({"data.tokenizer.name": "words"}, "SETTING-DIFFERS", "data.tokenizer.name: words | None"),
+    ],
+)
+def test_a_declared_difference_blocks_the_comparison(changes, code, told):
+    arms = {"baseline": BASE, "freeze-only": FREEZE, "other": {**FREEZE, "changes": changes}}
+    flags = [one for one in check_study(study_of(arms=arms)) if one.code in ("LR-DIFFERS", "SETTING-DIFFERS")]
+    assert [(one.code, one.severity, one.arms) for one in flags] == [(code, "invalid", ("other", "baseline"))]
+    assert told in flags[0].message.en
+    assert "declared in the study" in flags[0].message.en
+
+
+@pytest.mark.parametrize(
+    "changes", [{"checkpoint.keep": "final"}, {"checkpoint.every": 10}, {"data.path": "elsewhere"}]
+)
+def test_what_has_no_effect_may_differ(changes):
+    arms = {"baseline": BASE, "other": {**FREEZE, "changes": changes}}
+    assert not any(one.severity == "invalid" for one in check_study(study_of(arms=arms)))
+
+
+def test_changes_that_both_sides_have_are_no_difference():
+    same = {"changes": {"optimizer.lr": 3e-4}}
+    assert not found(study_of(arms={"baseline": {**BASE, **same}, "freeze-only": {**FREEZE, **same}}), "LR-DIFFERS")
+    assert not found(study_of(), "LR-DIFFERS")
+
+
+def test_what_is_not_known_of_one_side_is_not_judged():
+    sides = [side("baseline", settings={"optimizer.lr": 1e-4}), side("a", settings={"batch.size": 3})]
+    assert check_design(design(sides)) == []
+
+
+def test_many_differences_are_counted():
+    sides = [side(name, settings={f"part.{n}": name for n in range(9)}) for name in ("baseline", "a")]
+    (one,) = check_design(design(sides))
+    assert one.message.en.endswith("(+3)")
+    assert "not declared" in one.message.en
+
+
+def test_other_machines_do_not_block():
+    sides = [side(name, settings={"gpu": name, "batch.size": 1}) for name in ("baseline", "a")]
+    (one,) = check_design(design(sides))
+    assert (one.code, one.severity) == ("SETTING-DIFFERS", "warn")
+    both = [side(name, settings={"gpu": name, "batch.size": name}) for name in ("baseline", "a")]
+    assert [one.severity for one in check_design(design(both))] == ["invalid", "warn"]
+
+
+def test_seeds_that_were_run_apart_are_seen_in_pairs(tmp_path):
+    """Each arm has one cell on another machine, but not of the same seed."""
+
+    def moved(cell, record):
+        elsewhere = (cell.arm, cell.seed) in (("baseline", 0), ("freeze-only", 1), ("oelm-freeze", 0))
+        return replace(record, provenance={**record.provenance, "cpu": "another"}) if elsewhere else record
+
+    results = load(make_runs(tmp_path, study_of(seeds=[0, 1]), change=moved, examples=60, steps=10))
+    flags = [one for one in results.checks if one.code == "SETTING-DIFFERS"]
+    assert [(one.where, one.severity) for one in flags] == [("freeze-only", "warn")]
+    assert "'a CPU' (seed 0) / 'another' (seed 1)" in flags[0].message.en
+
+
+# -- tuning ----------------------------------------------------------------------------------------------------------
+
+GRID = {"optimizer.lr": (1e-5, 1e-4, 1e-3)}
+
+
+def tuned(name, **parts):
+    return side(name, **{"grid": GRID, "trials": 3, "tuned": {"optimizer.lr": 1e-4}, **parts})
+
+
+@pytest.mark.parametrize(
+    ("parts", "severity"),
+    [
+        ({}, None),
+        ({"trials": 6}, "invalid"),
+        ({"trials": 0, "grid": None, "tuned": {}}, "invalid"),
+        ({"grid": {"optimizer.lr": (1e-5, 1e-4, 2e-3)}}, "invalid"),
+        ({"tuned": {"optimizer.lr": 1e-3}}, "warn"),
+        ({"tuned": {"optimizer.lr": 1e-5}}, "warn"),
+    ],
+)
+def test_unequal_tuning_and_edges(parts, severity):
+    flags = check_design(design([tuned("baseline"), tuned("a", **parts)]))
+    assert [one.severity for one in flags] == ([severity] if severity else [])
+    assert all(one.code == "TUNING-UNEQUAL" and one.where == "a" for one in flags)
+    if severity == "warn":
+        edge = "highest" if parts["tuned"]["optimizer.lr"] == 1e-3 else "lowest"
+        assert f"is the {edge} of the grid (1e-05, 0.0001, 0.001)" in flags[0].message.en
+
+
+def test_words_have_no_edge():
+    grid = {"schedule.name": ("linear", "cosine"), "compile": (True, False)}
+    sides = [tuned(name, grid=grid, tuned={"schedule.name": "linear"}) for name in ("baseline", "a")]
+    assert check_design(design(sides)) == []
+
+
+FOUR = (1e-5, 1e-4, 3e-4, 1e-3)
+
+
+def test_tuned_settings_may_differ_if_both_had_the_same_choice():
+    sides = [
+        tuned(name, settings={"optimizer.lr": lr}, tuned={"optimizer.lr": lr}, grid={"optimizer.lr": FOUR}, trials=4)
+        for name, lr in (("baseline", 1e-4), ("a", 3e-4))
+    ]
+    (one,) = check_design(design(sides))
+    assert (one.code, one.severity) == ("LR-DIFFERS", "note")
+    elsewhere = replace(sides[1], settings={"optimizer.lr": 7e-4}, tuned={"optimizer.lr": 7e-4})
+    assert ("LR-DIFFERS", "invalid") in [
+        (one.code, one.severity) for one in check_design(design([sides[0], elsewhere]))
+    ]
+    fewer = [sides[0], replace(sides[1], grid={"optimizer.lr": (1e-5, 3e-4, 1e-3)}, trials=3)]
+    assert [(one.code, one.severity) for one in check_design(design(fewer))] == [
+        ("LR-DIFFERS", "invalid"),
+        ("TUNING-UNEQUAL", "invalid"),
+    ]
+
+
+# -- treatments ------------------------------------------------------------------------------------------------------
+
+TREATMENTS = [
+    {"init": init, "scale": scale, "freeze": freeze}
+    for init, scale, freeze in itertools.product(
+        ("orthogonal", "orthogonalize", "gaussian"), ("unit", "match"), ("none", "q", "qk")
+    )
+    if (scale, freeze) != ("match", "none")
+]
+
+
+@pytest.mark.parametrize("treatment", TREATMENTS, ids=lambda t: "-".join(t.values()))
+def test_the_arm_that_is_named_as_missing_is_the_one_that_was(treatment):
+    arms = {"baseline": BASE, "treated": treatment}
+    (one,) = found(study_of(arms=arms), "MANY-FACTORS")
+    assert one.arms == ("treated", "baseline")
+    assert one.severity == "warn"
+    text = one.message.en
+    missing = yaml.safe_load(text[text.index("{") : text.index("}") + 1])
+    assert missing != treatment
+    assert not found(study_of(arms={**arms, "between": missing}), "MANY-FACTORS")
+
+
+@pytest.mark.parametrize("treatment", [FREEZE, {"init": "orthogonal", "scale": "match", "freeze": "none"}])
+def test_one_factor_alone_needs_no_arm_in_between(treatment):
+    assert not found(study_of(arms={"baseline": BASE, "treated": treatment}), "MANY-FACTORS")
+
+
+def scales(treated, control, **parts):
+    sides = [side("baseline"), side("treated", **treated), side("control", **control)]
+    return [one for one in check_design(design(sides, **parts)) if one.code == "SCALE-CONFOUND"]
+
+
+ORTHOGONAL = {"treatment": {"init": "orthogonal", "scale": "unit", "freeze": "qk"}}
+GAUSSIAN = {"treatment": {"init": "gaussian", "scale": 0.02, "freeze": "qk"}}
+
+
+@pytest.mark.parametrize(("width", "factor"), [(768, "3.26"), (512, "4.88"), (384, "6.51")])
+def test_orthonormal_rows_against_the_usual_gaussian(width, factor):
+    """1 / (0.02^2 M): queries and keys both scale the logits."""
+    (one,) = scales(ORTHOGONAL, GAUSSIAN, width=width)
+    assert f"are {factor} times those of control" in one.message.en
+    assert one.severity == "warn"
+    (compared,) = scales(ORTHOGONAL, GAUSSIAN, width=width, pairs=(("treated", "control"),))
+    assert compared.severity == "invalid"
+    (turned,) = scales(ORTHOGONAL, GAUSSIAN, width=width, pairs=(("control", "treated"),))
+    assert turned.severity == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("treated", "control", "parts"),
+    [
+        ({}, {"treatment": {"init": "gaussian", "scale": "unit", "freeze": "qk"}}, {"width": 512}),
+        ({"treatment": {"init": "orthogonal", "scale": "match", "freeze": "qk"}},
+         {"treatment": {"init": "gaussian", "scale": "match", "freeze": "qk"}}, {}),
+        ({"treatment": {"init": "orthogonal", "scale": "match", "freeze": "qk"}}, {"treatment": FREEZE}, {}),
+        ({"logit_spread": 2.0}, {"logit_spread": 2.05}, {}),
+        ({"head_norm": 8.0, "logit_spread": 2.0}, {"head_norm": 8.0, "logit_spread": 2.8}, {}),
+        ({"head_norm": 8.0}, {"head_norm": 8.1}, {"width": 512}),
+        ({}, {"treatment": {"init": "gaussian", "scale": 0.02, "freeze": "q"}}, {"width": 512}),
+    ],
+)  # fmt: skip
+def test_controls_of_one_scale(treated, control, parts):
+    assert scales({**ORTHOGONAL, **treated}, {**GAUSSIAN, **control}, **parts) == []
+
+
+@pytest.mark.parametrize(
+    ("treated", "control", "factor"),
+    [
+        ({"logit_spread": 3.0}, {"logit_spread": 1.0}, "3.00"),
+        ({"head_norm": 3.0}, {"head_norm": 1.0}, "9.00"),
+        ({"head_norm": 1.0, "logit_spread": 1.0}, {"head_norm": 1.0, "logit_spread": 2.0}, "0.50"),
+        ({"head_norm": 1e-200}, {"head_norm": 1e100}, "0.00"),
+        ({"head_norm": 1e100}, {"head_norm": 1e-200}, "inf"),
+    ],
+)
+def test_what_was_measured_counts(treated, control, factor):
+    (one,) = scales({**ORTHOGONAL, **treated}, {**GAUSSIAN, **control})
+    assert f"are {factor} times" in one.message.en
+    same_size = treated.get("head_norm") == control.get("head_norm") == 1.0
+    assert one.severity == ("note" if same_size else "warn"), "weights of one size are no fault of the control"
+
+
+def test_a_scale_that_is_not_known_is_said_to_be():
+    (one,) = scales(ORTHOGONAL, GAUSSIAN)
+    assert one.severity == "warn"
+    assert "scale unit against 0.02" in one.message.en
+
+
+PRESET = {"baseline": BASE, "oelm-freeze": ORTHOGONAL["treatment"], "oelm-random": GAUSSIAN["treatment"]}
+
+
+def test_a_preset_says_its_width(tmp_path):
+    study = text_study_of(arms=PRESET, seeds=[0])
+    assert "4.88 times" in found(study, "SCALE-CONFOUND")[0].message.en
+    results = load(make_runs(tmp_path, study, examples=60, steps=10))
+    (after,) = [one for one in results.checks if one.code == "SCALE-CONFOUND"]
+    assert "4.88 times" in after.message.en, "records without measured heads do not know less than the study"
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "control", "fires"),
+    [
+        (True, {"init": "gaussian", "scale": "match", "freeze": "qk"}, True),
+        (False, {"init": "gaussian", "scale": "match", "freeze": "qk"}, False),
+        (True, FREEZE, False),
+        (True, {"init": "orthogonal", "scale": "match", "freeze": "qk"}, False),
+    ],
+)
+def test_pretraining_that_one_of_two_erases(pretrained, control, fires):
+    treated = {"init": "orthogonalize", "scale": "match", "freeze": "qk"}
+    sides = [side("baseline"), side("treated", treatment=treated), side("control", treatment=control)]
+    flags = [one for one in check_design(design(sides, pretrained=pretrained)) if one.code == "PRETRAINED-ERASED"]
+    assert bool(flags) == fires
+    if fires:
+        assert flags[0].severity == "warn"
+        assert "treated keeps the row spaces that pretraining found and control erases them" in flags[0].message.en
+        pair = check_design(design(sides, pretrained=True, pairs=(("treated", "control"),)))
+        assert ("PRETRAINED-ERASED", "invalid") in {(one.code, one.severity) for one in pair}
+
+
+@pytest.mark.parametrize(
+    ("treatment", "told"),
+    [
+        (BASE, None),
+        ({"init": "orthogonal", "scale": "unit", "freeze": "none"}, "init orthogonal"),
+        ({"init": "keep", "freeze": "k"}, "freeze k"),
+        ({"init": "gaussian", "scale": "match", "freeze": "qk"}, "init gaussian, freeze qk"),
+    ],
+)
+def test_a_baseline_is_left_alone(treatment, told):
+    flags = found(study_of(arms={"baseline": treatment, "freeze-only": FREEZE}), "BASELINE-TREATED")
+    assert [one.severity for one in flags] == (["invalid"] if told else [])
+    assert all(f"({told})" in one.message.en and one.arms == ("baseline",) for one in flags)
+
+
+# -- evidence --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "told"), [(2, "11.5"), (3, "3.3"), (4, "2.1")])
+def test_few_seeds_planned(number, told):
+    flags = found(study_of(seeds=list(range(number))), "FEW-SEEDS")
+    assert {one.severity for one in flags} == {"note"}
+    assert all(f"a difference of {told} standard deviations" in one.message.en for one in flags)
+
+
+def test_one_seed_planned_and_enough_seeds():
+    assert {one.severity for one in found(study_of(seeds=[0]), "FEW-SEEDS")} == {"warn"}
+    assert found(study_of(seeds=[0, 1, 2, 3, 4]), "FEW-SEEDS") == []
+
+
+@pytest.mark.parametrize(("aim", "fires"), [(0.02, False), (0.0168, True), (0.0169, False), (None, True)])
+def test_seeds_that_were_measured(aim, fires):
+    """5 seeds find 1.682 standard deviations, 8 times in 10."""
+    sides = [side(name, seeds=(0, 1, 2, 3, 4)) for name in ("baseline", "a")]
+    flags = check_design(design(sides, spreads={"a": 0.01}, smallest_interesting=aim))
+    assert [one.code for one in flags] == (["FEW-SEEDS"] if fires else [])
+    if fires:
+        assert "a true difference of 0.01682" in flags[0].message.en
+        assert ("the study asks about 0.0168" in flags[0].message.en) == (aim is not None)
+
+
+def test_only_shared_seeds_count():
+    sides = [side("baseline", seeds=(0, 1, 2)), side("a", seeds=(2, 3, 4))]
+    (one,) = check_design(design(sides))
+    assert "1 seed(s) in common" in one.message.en
+
+
+def test_one_split_for_two_things():
+    sides = [side("baseline"), side("a")]
+    assert check_design(design(sides)) == []
+    (one,) = check_design(design(sides, same_split="validation"))
+    assert (one.code, one.severity, one.arms) == ("SAME-SPLIT", "invalid", ())
+
+
+def test_a_design_without_its_baseline():
+    sides = {"a": side("a"), "b": side("b", treatment={"init": "orthogonal", "freeze": "qk"})}
+    assert check_design(Design(sides=sides, against="baseline", pretrained=None)) == []
+
+
+# -- the studies that come with it -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_studies(name):
+    """Those that repeat what was published are invalid as it was; those that are fair are not."""
+    study = load_study(name)
+    flags = check_study(study)
+    assert all(one.code in CHECKS and one.message.en and one.message.zh for one in flags)
+    assert all(arm in study.arms for one in flags for arm in one.arms)
+    invalid = {one.code for one in flags if one.severity == "invalid"}
+    assert bool(invalid) == name.endswith("-as-published")
+    assert design_of(study).against == study.compare.against
+
+
+def test_there_are_both_kinds():
+    assert len(SHIPPED) == 21
+    assert sum(name.endswith("-as-published") for name in SHIPPED) >= 5
+    assert sum(name.endswith("-fair") for name in SHIPPED) >= 5

@@ -1,0 +1,252 @@
+"""Hypotheses of a study, judged by their own rules from records whose truth is known."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from made_runs import TRAINABLE, make_runs, make_text_runs, study_of, text_study_of
+from oelm.analysis.paired import from_seeds, holm
+from oelm.analysis.results import load
+from oelm.study.load import load_study
+
+SMALL = {"examples": 300, "steps": 20}
+ARMS = {
+    "baseline": {"init": "keep", "freeze": "none"},
+    "oelm-nofreeze": {"init": "orthogonal", "scale": "unit", "freeze": "none"},
+    "oelm-freeze": {"init": "orthogonal", "scale": "unit", "freeze": "qk"},
+    "oelm-global": {"init": "orthogonal-global", "scale": "unit", "freeze": "qk"},
+}
+
+
+def hypothesis(estimand, rule, margin):
+    return {"statement": "a statement", "estimand": estimand, "rule": rule, "margin": margin}
+
+
+def standings(results):
+    return {one.hypothesis.name: one.standing for one in results.hypotheses}
+
+
+# -- differences -----------------------------------------------------------------------------------------------------
+
+DIFFERENCE = "accuracy(oelm-freeze) - accuracy(baseline)"
+RULES = {
+    "gains": hypothesis(DIFFERENCE, "above", 0.05),
+    "loses": hypothesis(DIFFERENCE, "below", 0.0),
+    "costs little": hypothesis(DIFFERENCE, "above", -0.05),
+    "the same": hypothesis(DIFFERENCE, "within", 0.05),
+}
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "expected"),
+    [
+        (0.95, ("supported", "refuted", "supported", "refuted")),
+        (0.803, ("refuted", "undecided", "supported", "supported")),
+        (0.65, ("refuted", "supported", "refuted", "refuted")),
+    ],
+)
+def test_every_rule_on_a_difference(tmp_path, accuracy, expected):
+    study = study_of(hypotheses=RULES)
+    results = load(make_runs(tmp_path, study, accuracy={"baseline": 0.8, "oelm-freeze": accuracy}, **SMALL))
+    assert tuple(standings(results).values()) == expected
+    for one in results.hypotheses:
+        assert one.value == pytest.approx(results.comparisons["oelm-freeze"].estimate.mean)
+        assert one.interval == results.comparisons["oelm-freeze"].interval, "on the same evidence as the comparison"
+        assert one.n == 5
+        assert one.standing in one.sentence.en
+        assert str(one.hypothesis) in one.sentence.en
+        assert str(one) in str(results)
+
+
+def test_a_value_of_one_arm(tmp_path):
+    hypotheses = {
+        "high": hypothesis("accuracy(oelm-freeze)", "above", 0.7),
+        "higher": hypothesis("accuracy(oelm-freeze)", "above", 0.9),
+        "low": hypothesis("loss(oelm-freeze)", "below", 0.01),
+    }
+    study = study_of(hypotheses=hypotheses)
+    results = load(make_runs(tmp_path, study, accuracy={"oelm-freeze": 0.8}, **SMALL))
+    assert standings(results) == {"high": "supported", "higher": "refuted", "low": "refuted"}
+
+
+def test_one_seed_and_no_variation_decide_nothing(tmp_path):
+    study = study_of(seeds=[0], hypotheses=RULES)
+    results = load(make_runs(tmp_path, study, accuracy={"oelm-freeze": 0.99, "baseline": 0.7}, **SMALL))
+    assert set(standings(results).values()) == {"undecided"}
+    assert results.hypotheses[0].n == 1
+
+
+def test_several_hypotheses_share_the_five_percent(tmp_path):
+    """Every p is Holm's: the family is all that seeds decide, and counts are not in it."""
+    many = {f"H{n}": hypothesis(DIFFERENCE, "above", margin) for n, margin in enumerate((0.0, 0.002, 0.004, 0.006))}
+    count = {"count": hypothesis("trainable(oelm-freeze)", "below", 22e6)}
+    runs = make_runs(tmp_path, study_of(hypotheses=many | count), accuracy={"oelm-freeze": 0.92}, **SMALL)
+    for path in runs.rglob("predictions.parquet"):
+        path.unlink()  # so that the seeds alone decide
+    results = load(runs)
+    estimate = from_seeds(list(results.comparisons["oelm-freeze"].differences.values()))
+    alone = {f"H{n}": min(1.0, 2 * estimate.p_above(margin)) for n, margin in enumerate((0.0, 0.002, 0.004, 0.006))}
+    found = {one.hypothesis.name: one.p_supported for one in results.hypotheses if one.hypothesis.name != "count"}
+    assert found == pytest.approx(holm(alone))
+    assert found["H0"] == pytest.approx(4 * alone["H0"])
+    assert standings(results)["count"] == "supported"
+
+
+def test_with_no_effect_a_gain_is_rarely_supported():
+    """By the arithmetic of `above`: twice the one-sided p, so 2.5 % for either direction."""
+    number = 3000
+    random = np.random.default_rng(1)
+    for n in (2, 3, 5):
+        p = [2 * from_seeds(random.standard_normal(n)).p_above(0.0) for _ in range(number // 3)]
+        rate = float(np.mean(np.array(p) < 0.05))
+        assert rate <= 0.025 + 4 * math.sqrt(0.025 * 0.975 / (number // 3))
+
+
+# -- what is invalid, or not there -----------------------------------------------------------------------------------
+
+
+def test_a_hypothesis_about_arms_that_were_not_run(tmp_path):
+    hypotheses = {
+        **RULES,
+        "other": hypothesis("accuracy(freeze-only) - accuracy(baseline)", "above", 0),
+        "pair": hypothesis("accuracy(oelm-freeze) / accuracy(freeze-only)", "above", 0),
+        "count": hypothesis("trainable(oelm-freeze)", "below", 1e9),
+    }
+
+    def only(cell, record):
+        return record if cell.arm != "oelm-freeze" else None
+
+    study = study_of(seeds=[0, 1, 2], hypotheses=hypotheses)
+    results = load(make_runs(tmp_path, study, change=only, **SMALL))
+    told = {one.hypothesis.name: one for one in results.hypotheses}
+    assert told.pop("other").n == 3
+    for one in told.values():
+        assert (one.standing, one.value, one.interval, one.n) == ("undecided", None, None, 0)
+        assert "no results yet" in one.sentence.en
+        assert "尚无结果" in one.sentence.zh
+
+
+def test_what_blocks_a_comparison_blocks_its_hypothesis(tmp_path):
+    def unpaired(cell, record):
+        if cell.arm != "oelm-freeze":
+            return record
+        return replace(record, start={**record.start, "weights": "others"})
+
+    hypotheses = {
+        "blocked": RULES["gains"],
+        "free": hypothesis("accuracy(freeze-only) - accuracy(baseline)", "within", 0.1),
+        "count": hypothesis("trainable(oelm-freeze) / trainable(baseline)", "below", 0.95),
+    }
+    study = study_of(hypotheses=hypotheses)
+    results = load(make_runs(tmp_path, study, accuracy={"oelm-freeze": 0.99}, change=unpaired, **SMALL))
+    assert standings(results) == {"blocked": "invalid", "free": "supported", "count": "supported"}
+    assert "cannot be judged (UNPAIRED)" in results.hypotheses[0].sentence.en
+
+
+def test_a_hypothesis_between_treated_arms_is_held_to_their_own_differences(tmp_path):
+    arms = {
+        "baseline": {"init": "keep", "freeze": "none"},
+        "one": {"init": "keep", "freeze": "qk"},
+        "other": {"init": "keep", "freeze": "qk", "changes": {"batch.size": 64}},
+    }
+    hypotheses = {"H": hypothesis("accuracy(one) - accuracy(other)", "above", 0.1)}
+    results = load(make_runs(tmp_path, study_of(arms=arms, seeds=[0, 1, 2], hypotheses=hypotheses), **SMALL))
+    assert standings(results) == {"H": "invalid"}
+    assert {flag.arms for flag in results.hypotheses[0].flags if flag.severity == "invalid"} == {("one", "other")}
+    assert results.comparisons["one"].verdict != "invalid"
+
+
+# -- those of the predecessor ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory):
+    """The hypotheses of a shipped study, on records of another size with a known truth."""
+    raw = load_study("gpt-tinystories-fair").to_dict()["hypotheses"]
+    study = text_study_of(arms=ARMS, hypotheses=raw)
+    perplexity = {"baseline": 10.0, "oelm-nofreeze": 10.0, "oelm-freeze": 10.1, "oelm-global": 12.0}
+    runs = make_text_runs(tmp_path_factory.mktemp("shipped"), study, perplexity=perplexity)
+    for (
+        seed
+    ) in study.seeds:  # steps of these runs take the same share of the baseline's in every seed; real ones do not
+        log = runs / "oelm-freeze" / f"seed-{seed}" / "steps.jsonl"
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        log.write_text("\n".join(json.dumps({**row, "seconds": row["seconds"] * (1 + 0.002 * seed)}) for row in rows))
+    return load(runs)
+
+
+def test_h1_is_judged_by_both_of_its_rules(shipped):
+    """92.2 % are left, which is not 87.5 %; and 1.8 million were taken out, which is not 3 million."""
+    told = {one.hypothesis.name: one for one in shipped.hypotheses}
+    share, count = told["H1-share"], told["H1-count"]
+    assert share.standing == count.standing == "refuted"
+    assert share.value == TRAINABLE["qk"] / TRAINABLE["none"]
+    assert count.value == TRAINABLE["none"] - TRAINABLE["qk"] == 1_774_080
+    assert share.interval is None
+    assert count.interval is None
+    assert "measured 0.9219" in share.sentence.en
+    assert "measured 1,774,080" in count.sentence.en, "a count is said to the last one"
+
+
+def test_the_two_rules_of_h1_may_contradict_each_other(tmp_path):
+    raw = load_study("gpt-tinystories-fair").to_dict()["hypotheses"]
+    two = {name: raw[name] for name in ("H1-share", "H1-count")}
+
+    def large(cell, record):
+        frozen = 3_145_728 if cell.arm == "oelm-freeze" else 0
+        counts = {
+            "total": 44_900_000,
+            "trainable": 44_900_000 - frozen,
+            "frozen": frozen,
+            "buffers": 0,
+            "qk": 3_145_728,
+        }
+        return replace(record, counts=counts)
+
+    results = load(make_text_runs(tmp_path, text_study_of(arms=ARMS, seeds=[0], hypotheses=two), change=large))
+    assert standings(results) == {"H1-share": "refuted", "H1-count": "supported"}, "as it was published, from one seed"
+
+
+def test_ratios_are_judged_by_their_logarithms(shipped):
+    told = {one.hypothesis.name: one for one in shipped.hypotheses}
+    assert told["H2"].standing == "supported"
+    assert told["H2"].value == pytest.approx(1.01, abs=0.003)
+    assert told["H2"].interval.low < 1.01 < told["H2"].interval.high
+    assert told["H4"].standing == "supported"
+    assert told["H3"].standing == "supported", "steps of the frozen arm were made 5 % faster"
+    assert told["H3"].value == pytest.approx(0.95, abs=0.01)
+    assert told["RQ3"].standing == "refuted"
+    assert told["RQ3"].value == pytest.approx(10.1 / 12, abs=0.01)
+    ratios = [a / b for a, b in zip(
+        shipped.values("oelm-freeze", "perplexity").values(),
+        shipped.values("oelm-global", "perplexity").values(),
+        strict=True,
+    )]  # fmt: skip
+    assert told["RQ3"].value == pytest.approx(math.exp(np.mean(np.log(ratios))))
+
+
+def test_a_ratio_and_its_inverse_agree(tmp_path):
+    """Twice as much and half as much are equally far from 1."""
+    hypotheses = {
+        "there": hypothesis("perplexity(oelm-freeze) / perplexity(baseline)", "below", 0.5),
+        "back": hypothesis("perplexity(baseline) / perplexity(oelm-freeze)", "above", 2.0),
+    }
+    study = text_study_of(arms=ARMS, seeds=[0, 1, 2], hypotheses=hypotheses)
+    there, back = load(make_text_runs(tmp_path, study, perplexity={"oelm-freeze": 5.1}, spread=0.05)).hypotheses
+    assert there.p_supported == pytest.approx(back.p_supported)
+    assert there.interval.low == pytest.approx(1 / back.interval.high)
+
+
+def test_counts_that_vary_are_no_counts(tmp_path):
+    """Then they are estimated like anything else."""
+
+    def varying(cell, record):
+        return replace(record, counts={**record.counts, "trainable": 20_000_000 + 1000 * cell.seed})
+
+    study = study_of(seeds=[0, 1, 2], hypotheses={"H": hypothesis("trainable(oelm-freeze)", "below", 20_000_500)})
+    one = load(make_runs(tmp_path, study, change=varying, **SMALL)).hypotheses[0]
+    assert one.interval is not None
+    assert one.standing == "undecided"

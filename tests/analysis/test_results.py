@@ -1,0 +1,578 @@
+"""Results are read back whole: what is damaged, foreign or unfinished is left out with its reason, or is one error."""
+
+import contextlib
+import copy
+import json
+import math
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from filelock import FileLock
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from made_runs import make_runs, study_of
+from oelm.analysis.predictions import read_predictions
+from oelm.analysis.results import load, study_folders
+from oelm.analysis.shown import as_dict
+from oelm.analysis.steps import read_steps
+from oelm.errors import CellError, OelmError, StudyError
+from oelm.records.store import write_json
+from oelm.study.plan import Cell
+
+SMALL = {"examples": 60, "steps": 10}
+TWO = study_of(seeds=[0, 1])
+TUNE = {"optimizer.lr": [3e-5, 1e-4, 3e-4], "seeds": [100]}
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory):
+    """Three arms, two seeds; nobody writes into it."""
+    return make_runs(tmp_path_factory.mktemp("pristine"), TWO, **SMALL)
+
+
+@pytest.fixture
+def runs(pristine, tmp_path):
+    """A copy to be damaged."""
+    return Path(shutil.copytree(pristine, tmp_path / "made"))
+
+
+def edit(path, change):
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def everything(results):
+    """All that can be asked of results; every sentence must come out in both languages."""
+    sentences = [flag.message for flag in results.checks]
+    sentences += [one.sentence for one in results.comparisons.values()]
+    sentences += [one.sentence for one in results.hypotheses]
+    sentences += [out.why for out in results.left_out]
+    assert all(text.en and text.zh for text in sentences)
+    json.dumps(as_dict(results))
+    assert len(results.table()) == len(results.records)
+    return str(results) + results._repr_html_()
+
+
+# -- what is whole ---------------------------------------------------------------------------------------------------
+
+
+def test_all_cells_are_there(pristine):
+    results = load(pristine)
+    assert list(results.records) == [
+        Cell(arm=arm, seed=seed)
+        for seed, arms in enumerate((["baseline", "freeze-only", "oelm-freeze"],) * 2)
+        for arm in (arms if seed == 0 else arms[::-1])
+    ]
+    assert results.left_out == ()
+    assert results.study == TWO
+    assert results.values("baseline", "trainable") == {0: 22_713_986, 1: 22_713_986}
+    assert results.values("baseline", "no such metric") == {}
+    table = results.table()
+    assert set(table["arm"]) == set(TWO.arms)
+    assert {"accuracy", "accuracy (chosen)", "trainable", "lr", "step_seconds", "peak_memory"} <= set(table.columns)
+    assert table["accuracy"].tolist() == [record.value("accuracy") for record in results.records.values()]
+
+
+def test_the_study_is_found_from_anywhere_around_it(pristine, monkeypatch):
+    expected = load(pristine).records
+    for place in (pristine.parent, pristine / "baseline", pristine / "baseline" / "seed-0", str(pristine)):
+        assert load(place).records == expected
+    for place in (pristine.parent, pristine, pristine / "baseline", pristine / "baseline" / "seed-0"):
+        monkeypatch.chdir(place)
+        assert load(".").records == expected
+
+
+def test_tuning_cells_are_kept_apart(tmp_path, monkeypatch):
+    results = load(make_runs(tmp_path, study_of(seeds=[0, 1], tune=TUNE), **SMALL))
+    assert len(results.records) == 6
+    assert len(results.tuning) == 9
+    assert {cell.seed for cell in results.tuning} == {100}
+    assert results.tuned("baseline") == {"optimizer.lr": 1e-4}
+    assert results.left_out == ()
+    monkeypatch.chdir(results.folder / "baseline" / "tune" / "optimizer.lr=0.0001")
+    assert load(".").tuning == results.tuning
+
+
+# -- the study -------------------------------------------------------------------------------------------------------
+
+
+def test_a_study_that_is_not_written_down_is_made_from_its_records(runs, pristine):
+    (runs / "study.json").unlink()
+    results, whole = load(runs), load(pristine)
+    assert results.records == whole.records
+    assert results.left_out == ()
+    for part in ("name", "seeds", "compare", "recipe"):
+        assert getattr(results.study, part) == getattr(whole.study, part)
+    assert results.study.arms == whole.study.arms
+    assert {arm: one.verdict for arm, one in results.comparisons.items()} == {
+        arm: one.verdict for arm, one in whole.comparisons.items()
+    }
+
+
+def test_without_a_study_tuning_cells_are_left_out_with_a_reason(tmp_path):
+    runs = make_runs(tmp_path, study_of(seeds=[0, 1], tune=TUNE), **SMALL)
+    (runs / "study.json").unlink()
+    results = load(runs)
+    assert len(results.records) == 6
+    assert len(results.left_out) == 9
+
+
+def test_one_arm_alone_does_not_say_what_it_is_compared_with(runs):
+    (runs / "study.json").unlink()
+    for arm in ("freeze-only", "oelm-freeze"):
+        shutil.rmtree(runs / arm)
+    with pytest.raises(CellError, match="one arm only"):
+        load(runs)
+
+
+def test_no_study_and_no_finished_cell(runs):
+    for path in (runs / "study.json", *runs.rglob("record.json")):
+        path.unlink()
+    with pytest.raises(CellError, match="has come to its end"):
+        load(runs)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "\x00", '{"study": "made"}', "{" * 5000, '{"a":' * 400 + "1" + "}" * 400]
+)
+def test_a_damaged_study_is_one_error_that_names_the_file(runs, text):
+    (runs / "study.json").write_text(text)
+    with pytest.raises(OelmError, match=r"study\.json"):
+        load(runs)
+
+
+def test_a_study_of_a_newer_version(runs):
+    edit(runs / "study.json", lambda data: data.update(version=2))
+    with pytest.raises(StudyError, match=r"study\.json.*\n.*version.*must be 1"):
+        load(runs)
+
+
+# -- what is left out ------------------------------------------------------------------------------------------------
+
+
+def left(results):
+    return {out.where: out.why.en for out in results.left_out}
+
+
+def test_a_record_half_written(runs):
+    path = runs / "baseline" / "seed-1" / "record.json"
+    path.write_text(path.read_text()[:500])
+    results = load(runs)
+    assert set(left(results)) == {"baseline/seed-1"}
+    assert "cannot be read" in left(results)["baseline/seed-1"]
+    assert "left out: baseline/seed-1" in str(results)
+    assert "baseline/seed-1" not in map(str, results.records)
+    incomplete = [flag for flag in results.checks if flag.code == "INCOMPLETE"]
+    assert [flag.where for flag in incomplete] == ["baseline"]
+    assert "seed 1 (of 2)" in incomplete[0].message.en
+    assert "cannot be read" in incomplete[0].message.en
+
+
+def test_a_record_of_a_newer_format(runs):
+    edit(runs / "baseline" / "seed-1" / "record.json", lambda data: data.update(format=2))
+    assert "format 2; this oelm reads up to 1" in left(load(runs))["baseline/seed-1"]
+
+
+def test_a_record_of_another_study(runs):
+    edit(runs / "baseline" / "seed-1" / "record.json", lambda data: data["made_with"].update(study="other"))
+    assert left(load(runs)) == {"baseline/seed-1": "its record is of another study, other"}
+
+
+def test_a_cell_moved_to_another_folder(runs):
+    (runs / "baseline" / "seed-1").rename(runs / "baseline" / "seed-7")
+    (runs / "backup").mkdir()
+    (runs / "oelm-freeze" / "seed-0").rename(runs / "backup" / "seed-0")
+    (runs / "oelm-freeze" / "seed-1").rename(runs / "seed-1")
+    (runs / "freeze-only" / "seed-0").rename(runs / "freeze-only" / "seed-1" / "seed-0")
+    results = load(runs)
+    assert left(results) == {
+        "baseline/seed-7": "its record is of baseline/seed-1",
+        "backup/seed-0": "its record is of oelm-freeze/seed-0",
+        "seed-1": "its record is of oelm-freeze/seed-1",
+        "freeze-only/seed-1/seed-0": "its record is of freeze-only/seed-0",
+    }
+    assert len(results.records) == 2
+
+
+def test_a_record_in_the_folder_of_another_cell(runs):
+    shutil.copy(runs / "baseline" / "seed-0" / "record.json", runs / "oelm-freeze" / "seed-0" / "record.json")
+    assert "another cell" in left(load(runs))["oelm-freeze/seed-0"]
+
+
+def test_an_arm_and_a_seed_that_the_study_does_not_have(runs):
+    """A study was changed after some of its cells had been run."""
+
+    def fewer(data):
+        del data["arms"]["freeze-only"]
+        data["seeds"] = [0]
+
+    edit(runs / "study.json", fewer)
+    results = load(runs)
+    assert len(results.records) == 2
+    assert set(left(results)) == {f"freeze-only/seed-{seed}" for seed in (0, 1)} | {
+        "baseline/seed-1",
+        "oelm-freeze/seed-1",
+    }
+    assert set(left(results).values()) == {"the study has no such arm, seed or setting"}
+
+
+def test_cells_that_run_or_were_stopped(runs):
+    for seed in (0, 1):
+        (runs / "baseline" / f"seed-{seed}" / "record.json").unlink()
+    with FileLock(runs / "baseline" / "seed-1" / ".lock"):
+        results = load(runs)
+    assert left(results) == {
+        "baseline/seed-0": "has not come to its end (stopped)",
+        "baseline/seed-1": "has not come to its end (running)",
+    }
+    incomplete = [flag.message.en for flag in results.checks if flag.code == "INCOMPLETE"]
+    assert sorted(incomplete) == [
+        "no result of seed 0 (of 2): has not come to its end (stopped)",
+        "no result of seed 1 (of 2): has not come to its end (running)",
+    ], "each with its own reason"
+    assert results.comparisons == {}
+    assert "baseline is not among these arms" in str(results)
+
+
+def test_a_cell_that_was_never_started_is_not_blamed_on_a_tuning_cell(tmp_path):
+    runs = make_runs(tmp_path, study_of(seeds=[0, 1], tune=TUNE), **SMALL)
+    shutil.rmtree(runs / "baseline" / "seed-1")
+    (runs / "baseline" / "tune" / "optimizer.lr=0.0001" / "seed-100" / "record.json").write_text("{")
+    results = load(runs)
+    assert [flag.message.en for flag in results.checks if flag.code == "INCOMPLETE"] == [
+        "no result of seed 1 (of 2): not run yet"
+    ]
+    assert set(left(results)) == {"baseline/tune/optimizer.lr=0.0001/seed-100"}
+
+
+def test_a_record_without_its_cell_file_is_not_lost(runs):
+    (runs / "baseline" / "seed-1" / "cell.json").unlink()
+    results = load(runs)
+    assert left(results) == {"baseline/seed-1": "there is no cell.json beside the record"}
+
+
+def test_a_record_that_says_it_is_unfinished_is_said_to_be(runs):
+    edit(runs / "oelm-freeze" / "seed-1" / "record.json", lambda data: data.update(status="stopped"))
+    results = load(runs)
+    assert results.comparisons["oelm-freeze"].n == 1
+    assert [(flag.code, flag.where, flag.message.en) for flag in results.checks if flag.code == "INCOMPLETE"] == [
+        ("INCOMPLETE", "oelm-freeze/seed-1", "has not come to its end (stopped)")
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_said(runs):
+    (runs / "baseline" / "seed-0" / "record.json").chmod(0)
+    (runs / "oelm-freeze" / "seed-0").chmod(0)
+    try:
+        results = load(runs)
+    finally:
+        (runs / "oelm-freeze" / "seed-0").chmod(0o755)
+    assert set(left(results)) == {"baseline/seed-0", "oelm-freeze/seed-0"}
+    assert all("ermission" in why for why in left(results).values())
+
+
+def test_a_part_of_the_results_is_not_called_incomplete(pristine):
+    part = load(pristine).restricted(arms=["baseline", "oelm-freeze"], seeds=[0, 1])
+    assert part.arms == ["baseline", "oelm-freeze"]
+    assert "INCOMPLETE" not in {flag.code for flag in part.checks}, "the rest was run, and was not asked for"
+
+
+# -- no results at all -----------------------------------------------------------------------------------------------
+
+
+def test_nothing_there(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    for place, told in [("empty", "no cells below"), ("file", "no folder"), ("nowhere", "no folder")]:
+        with pytest.raises(CellError, match=told):
+            load(tmp_path / place)
+    for place in ("x" * 5000, "a\x00b"):
+        with pytest.raises(CellError):
+            load(tmp_path / place)
+
+
+def test_several_studies_are_named(pristine, tmp_path):
+    for name in ("one", "another"):
+        shutil.copytree(pristine, tmp_path / "runs" / name)
+    with pytest.raises(CellError, match=r"holds 2 studies(.|\n)*another, one(.|\n)*try(.|\n)*runs/another"):
+        load(tmp_path / "runs")
+    assert [folder.name for folder in study_folders(tmp_path / "runs")] == ["another", "one"]
+
+
+def test_asking_for_what_is_not_there(pristine):
+    results = load(pristine)
+    with pytest.raises(StudyError, match=r"'oelm-freze'; did you mean 'oelm-freeze'"):
+        results.compare("oelm-freze")
+    with pytest.raises(StudyError, match=r"'acuracy'; did you mean 'accuracy'"):
+        results.compare("oelm-freeze", metric="acuracy")
+
+
+# -- logs and predictions --------------------------------------------------------------------------------------------
+
+ROW = {"step": 1, "loss": 0.5, "lr": 1e-4, "grad_norm": 1.0, "seconds": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("lines", "number"),
+    [
+        ([], 0),
+        ([json.dumps(ROW)] * 3, 3),
+        ([json.dumps(ROW)] * 3 + ['{"step": 4, "lo'], 3),
+        ([json.dumps(ROW), "", "null", "7", '"text"', "[1, 2]", json.dumps({"step": 1}), json.dumps(ROW)], 2),
+        ([json.dumps({**ROW, "loss": math.nan}), json.dumps(ROW)], 2),
+        ([json.dumps({**ROW, "loss": {"a": 1}})], 0),
+        ([json.dumps({**ROW, "loss": {"a": 1}}), json.dumps(ROW)], 1),
+        ([json.dumps({**ROW, "loss": [1.0]}), json.dumps(ROW)], 1),
+        ([json.dumps({**ROW, "loss": None})], 0),
+        ([json.dumps({**ROW, "loss": 10**400}), json.dumps(ROW), "{"], 1),
+        (["[" * 3000, json.dumps(ROW)], 1),
+    ],
+)
+def test_a_log_is_read_as_far_as_it_is_one(tmp_path, lines, number):
+    (tmp_path / "steps.jsonl").write_text("\n".join(lines))
+    found = read_steps(tmp_path)
+    assert len(found) == number
+    assert all(len(getattr(found, name)) == number for name in ROW)
+
+
+def test_a_log_of_monstrous_times(tmp_path):
+    rows = [{**ROW, "seconds": seconds} for seconds in (1e308, 1e308, -1e308, 1e308)]
+    (tmp_path / "steps.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = read_steps(tmp_path)
+    assert found.step_seconds == math.inf or found.step_seconds == 1e308
+    assert not math.isnan(found.all_seconds)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"label": ["a", "b"]},
+        {"label": [0, None]},
+        {"label": [-1, 0]},
+        {"label": [0, 10**12]},
+        {"prediction": [0.5, 1.5]},
+        {"loss": ["x", "y"]},
+        {"loss": [None, None]},
+        {"row": [{"a": 1}, {"a": 2}]},
+        {"strange": [1, 2]},
+        {"tokens": [0, 5]},
+        {"model": [1, 2]},
+    ],
+)
+def test_predictions_of_another_kind_are_damaged(tmp_path, column):
+    good = {"model": ["final"] * 2, "split": ["s"] * 2, "row": [0, 1], "label": [0, 1], "prediction": [0, 1]}
+    good["loss"] = [0.1, 0.2]
+    parquet.write_table(pa.table(good), tmp_path / "predictions.parquet")
+    assert len(read_predictions(tmp_path).row) == 2
+    parquet.write_table(pa.table({**good, **column}), tmp_path / "predictions.parquet")
+    with pytest.raises(CellError, match="is damaged"):
+        read_predictions(tmp_path)
+
+
+def test_predictions_of_the_first_split_and_of_no_model(tmp_path):
+    table = {"model": ["final"] * 3, "split": ["b", "b", "a"], "row": [0, 1, 0], "loss": [0.1, 0.2, 0.3]}
+    parquet.write_table(pa.table(table), tmp_path / "predictions.parquet")
+    assert read_predictions(tmp_path).loss.tolist() == [0.1, 0.2]
+    assert len(read_predictions(tmp_path, model="chosen").row) == 0
+    assert read_predictions(tmp_path / "nowhere") is None
+
+
+def test_predictions_of_one_arm_that_cannot_be_read(runs):
+    """It is said, and the comparison rests on the seeds alone."""
+    before = load(runs).comparisons
+    assert before["oelm-freeze"].examples is not None
+    (runs / "oelm-freeze" / "seed-1" / "predictions.parquet").write_bytes(b"PAR1 and nothing else PAR1")
+    results = load(runs)
+    told = [flag for flag in results.checks if "cannot be read" in flag.message.en]
+    assert [(flag.code, flag.severity, flag.where) for flag in told] == [
+        ("NOT-REPRODUCED", "warn", "oelm-freeze/seed-1")
+    ]
+    one = results.comparisons["oelm-freeze"]
+    assert one.examples is None
+    assert one.interval == one.over_seeds
+    assert one.differences == before["oelm-freeze"].differences
+    assert one.verdict != "invalid"
+    assert results.comparisons["freeze-only"].examples is not None
+
+
+def test_a_loss_that_is_not_finite_for_an_example(runs):
+    path = runs / "oelm-freeze" / "seed-1" / "predictions.parquet"
+    table = parquet.read_table(path).to_pydict()
+    table["loss"][0] = math.inf
+    parquet.write_table(pa.table(table), path)
+    results = load(runs)
+    assert results.comparisons["oelm-freeze"].examples is not None, "the accuracy is not touched by it"
+    assert results.compare("oelm-freeze", metric="loss").examples is None
+    assert "NOT-REPRODUCED" in {flag.code for flag in results.checks}
+
+
+# -- any damage at all -----------------------------------------------------------------------------------------------
+
+FILES = ("record.json", "cell.json", "steps.jsonl", "predictions.parquet", "study.json", "floor.json")
+NONSENSE = st.sampled_from(
+    [None, True, 0, -1, 7, 10**30, 10**400, 1e-320, 1e308, -1e308, math.nan, math.inf, -math.inf, "", "text", "0.9",
+     "done", "stopped", "\ud800", "<b>{x}</b>", [], [[]], [1, "a"], [[1, None]], {}, {"a": {}}, {"a": [1, {"b": None}]},
+     [{}], [None], {"what": 3}, {"splits": {}}, {"step": 1, "splits": {"v": {}}}]
+)  # fmt: skip
+
+
+def paths_in(data, prefix=()):
+    """Every place in plain data."""
+    items = data.items() if isinstance(data, dict) else list(enumerate(data))[:3] if isinstance(data, list) else ()
+    for key, value in items:
+        yield (*prefix, key)
+        yield from paths_in(value, (*prefix, key))
+
+
+def mutate(data, path, value, delete):
+    *parents, last = path
+    for key in parents:
+        data = data[key]
+    if delete:
+        del data[last]
+    else:
+        data[last] = value
+
+
+def stays_whole(folder, *, floor):
+    """Read, show, check and compare: it works and no cell is lost, or there is one error of ours when it is read."""
+    try:
+        results = load(folder)
+    except OelmError:
+        return
+    assert len(results.records) + len(results.left_out) == 6
+    with contextlib.suppress(CellError if floor else ()):
+        everything(results)
+
+
+@pytest.fixture(scope="session")
+def victim(tmp_path_factory):
+    """Runs of which one file at a time is damaged and put back."""
+    estimands = [
+        "accuracy(oelm-freeze) - accuracy(baseline)",
+        "step_seconds(oelm-freeze) / step_seconds(baseline)",
+        "trainable(oelm-freeze)",
+    ]
+    hypotheses = {text: {"statement": "s", "estimand": text, "rule": "below", "margin": 0.5} for text in estimands}
+    heads = {"start": {"norm": [[1.0, 2.0]], "logit_spread": [1.0, 2.0]}}
+    study = study_of(seeds=[0, 1], hypotheses=hypotheses)
+    folder = make_runs(
+        tmp_path_factory.mktemp("victim"), study, change=lambda cell, record: replace(record, heads=heads), **SMALL
+    )
+    row = {
+        "data": "rows",
+        "tokenizer": None,
+        "splits": {"validation": {"accuracy": 0.5}},
+        "majority": {"validation": 0.5},
+    }
+    row |= {"classes": 2, "kind": "bigrams", "rows": 10, "capped": False}
+    write_json(folder / "floor.json", {"format": 1, "floors": [row]})
+    assert {flag.severity for flag in load(folder).checks} <= {"warn", "note"}
+    return folder
+
+
+def place_of(folder, name, cell):
+    return folder / name if name in ("study.json", "floor.json") else folder / cell / name
+
+
+FEW = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+CELLS = st.sampled_from(["baseline/seed-0", "oelm-freeze/seed-1"])
+
+
+@FEW
+@given(name=st.sampled_from(FILES), cell=CELLS, data=st.data())
+def test_any_value_of_any_file_may_be_nonsense(victim, name, cell, data):
+    if name in ("steps.jsonl", "predictions.parquet"):
+        name = "record.json"
+    path = place_of(victim, name, cell)
+    whole = path.read_bytes()
+    content = json.loads(whole)
+    for _ in range(data.draw(st.integers(1, 2))):
+        places = list(paths_in(content))
+        if places:
+            top = data.draw(st.sampled_from(sorted({str(place[0]) for place in places})))
+            below = [place for place in places if str(place[0]) == top]
+            mutate(
+                content, data.draw(st.sampled_from(below)), copy.deepcopy(data.draw(NONSENSE)), data.draw(st.booleans())
+            )
+    try:
+        path.write_text(json.dumps(content))
+        stays_whole(victim, floor=name == "floor.json")
+    finally:
+        path.write_bytes(whole)
+
+
+@FEW
+@given(name=st.sampled_from(FILES), cell=CELLS, data=st.data())
+def test_any_bytes_may_be_in_any_file(victim, name, cell, data):
+    path = place_of(victim, name, cell)
+    whole = path.read_bytes()
+    changed = bytearray(whole)
+    kind = data.draw(st.sampled_from(["cut", "bytes", "flip"]))
+    if kind == "cut":
+        changed = changed[: data.draw(st.integers(0, len(whole)))]
+    elif kind == "bytes":
+        changed = data.draw(st.binary(max_size=40))
+    else:
+        for _ in range(data.draw(st.integers(1, 4))):
+            changed[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        path.write_bytes(changed)
+        stays_whole(victim, floor=name == "floor.json")
+    finally:
+        path.write_bytes(whole)
+
+
+@FEW
+@given(cell=CELLS, column=st.sampled_from(list(ROW)), value=NONSENSE, some=st.booleans())
+def test_any_value_of_a_log_may_be_nonsense(victim, cell, column, value, some):
+    path = victim / cell / "steps.jsonl"
+    whole = path.read_bytes()
+    rows = [json.loads(line) for line in whole.splitlines()]
+    for row in rows[::3] if some else rows:
+        row[column] = value
+    try:
+        path.write_text("\n".join(map(json.dumps, rows)))
+        stays_whole(victim, floor=False)
+    finally:
+        path.write_bytes(whole)
+
+
+@pytest.mark.slow
+def test_a_thousand_cells(tmp_path, capsys):
+    """The time is printed, not judged."""
+    arms = {"baseline": {"init": "keep", "freeze": "none"}, "freeze-only": {"init": "keep", "freeze": "qk"}}
+    arms |= {f"seeded-{n}": {"init": "orthogonal", "scale": "match", "freeze": "qk"} for n in range(8)}
+    study = study_of(arms=arms, seeds=list(range(100)))
+    few = make_runs(tmp_path / "one", replace(study, seeds=(0,)), **SMALL)
+    folder = tmp_path / "made"
+    for arm in arms:
+        source = few / arm / "seed-0"
+        record, cell = (json.loads((source / name).read_text()) for name in ("record.json", "cell.json"))
+        for seed in study.seeds:
+            place = folder / arm / f"seed-{seed}"
+            place.mkdir(parents=True)
+            for name in ("steps.jsonl", "predictions.parquet"):
+                os.link(source / name, place / name)
+            for name, data in (("record.json", record), ("cell.json", cell)):
+                made_with = data["made_with"] if name == "record.json" else data
+                made_with["seed"] = seed
+                (place / name).write_text(json.dumps(data))
+    write_json(folder / "study.json", study.to_dict())
+    start = time.perf_counter()
+    results = load(folder)
+    read = time.perf_counter()
+    found = results.checks
+    assert len(results.records) == 1000
+    assert {flag.code for flag in found} >= {"DUPLICATE-ROWS"}
+    with capsys.disabled():
+        print(f"\n1,000 cells: read in {read - start:.1f} s, checked in {time.perf_counter() - read:.1f} s")

@@ -1,0 +1,382 @@
+"""Verdicts: right on records whose truth is known, and rarely wrong where there is nothing to find."""
+
+import json
+import math
+import shutil
+import statistics
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from made_runs import make_runs, make_text_runs, study_of, text_study_of
+from oelm.analysis.flags import Flag
+from oelm.analysis.paired import from_seeds
+from oelm.analysis.results import load
+from oelm.analysis.verdicts import Comparison, corrected
+from oelm.words.text import plain
+
+SMALL = {"examples": 300, "steps": 20}
+TREATED = {"init": "keep", "freeze": "qk"}
+PRIMARY = {"metric": "accuracy", "better": "higher"}
+
+
+def edit(path, change):
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def aiming_at(margin, **parts):
+    return study_of(compare={"against": "baseline", "primary": {**PRIMARY, "smallest_interesting": margin}}, **parts)
+
+
+# -- how often a verdict is wrong ------------------------------------------------------------------------------------
+
+
+def compared(differences, *, margin=None, higher=True, flags=()):
+    """A comparison that is not judged yet, from its differences seed by seed."""
+    estimate = from_seeds(differences)
+    return Comparison(
+        arm="arm",
+        against="baseline",
+        metric="accuracy" if higher else "loss",
+        higher_is_better=higher,
+        differences=dict(enumerate(differences)),
+        estimate=estimate,
+        interval=estimate.interval(),
+        over_seeds=estimate.interval(),
+        bootstrap=None,
+        examples=None,
+        mcnemar={},
+        margin=margin,
+        p_differs=estimate.p_differs(),
+        p_equivalent=None if margin is None else estimate.p_within(margin),
+        detectable=1.0,
+        seeds_needed=10,
+        flags=flags,
+        verdict="undecided",
+        sentence=plain(""),
+    )
+
+
+def verdicts(differences, **options):
+    """Of `[arms, seeds]` together."""
+    family = {str(number): compared(row, **options) for number, row in enumerate(differences)}
+    return [one.verdict for one in corrected(family).values()]
+
+
+def rate_is_at_most(rate, limit, number):
+    assert rate <= limit + 4 * math.sqrt(limit * (1 - limit) / number)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_without_an_effect_nothing_is_found(n):
+    """Better in 2.5 % of all studies, and worse in as many: not more, and not never."""
+    number = 2000
+    random = np.random.default_rng(n)
+    found = [verdicts(random.standard_normal((1, n)), margin=0.01)[0] for _ in range(number)]
+    for verdict in ("better", "worse"):
+        rate_is_at_most(found.count(verdict) / number, 0.025, number)
+        assert found.count(verdict) / number > 0.012
+    assert set(found) <= {"better", "worse", "undecided"}
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_several_arms_without_an_effect_share_the_five_percent(n):
+    """Arms against one baseline: their differences go together."""
+    number = 800
+    random = np.random.default_rng(100 + n)
+    wrong = 0
+    for _ in range(number):
+        seeds = random.standard_normal((5, n))
+        wrong += any(verdict != "undecided" for verdict in verdicts(seeds[1:] - seeds[0], margin=1e-9))
+    rate_is_at_most(wrong / number, 0.05, number)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 10])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_difference_of_the_margin_is_rarely_called_none(n, sign):
+    number, margin = 1000, 20.0
+    random = np.random.default_rng(n)
+    found = [verdicts(sign * margin + random.standard_normal((1, n)), margin=margin)[0] for _ in range(number)]
+    rate = found.count("equivalent") / number
+    rate_is_at_most(rate, 0.05, number)
+    assert rate > 0.02, "it would never be found at all"
+
+
+def test_several_arms_at_the_margin_are_rarely_called_equivalent():
+    number, margin, n = 500, 20.0, 5
+    random = np.random.default_rng(3)
+    found = [verdicts(margin + random.standard_normal((4, n)), margin=margin) for _ in range(number)]
+    rate_is_at_most(sum("equivalent" in row for row in found) / number, 0.05, number)
+
+
+def test_what_is_there_is_found():
+    random = np.random.default_rng(0)
+    noise = [random.standard_normal((1, 5)) for _ in range(200)]
+    assert [verdicts(10 + row, margin=1.0) for row in noise].count(["better"]) > 195
+    assert [verdicts(10 + row, margin=1.0, higher=False) for row in noise].count(["worse"]) > 195
+    assert [verdicts(row, margin=10.0) for row in noise].count(["equivalent"]) > 195
+    assert [verdicts(1 + 0.1 * row, margin=10.0) for row in noise].count(["equivalent"]) > 195, "sure, and too small"
+
+
+def test_more_arms_make_it_harder():
+    """The same numbers beside nine arms without an effect."""
+    clear, nothing = [1.0, 1.2, 0.4, 1.4, 0.6], [[0.5, -0.4, 0.1, -0.3, 0.2]] * 9
+    alone, beside = verdicts([clear]), verdicts([clear, *nothing])
+    assert alone == ["better"]
+    p = from_seeds(clear).p_differs()
+    assert p < 0.05 < 10 * p, "the example is one that the correction decides"
+    assert beside == ["undecided"] * 10
+
+
+def test_an_invalid_comparison_takes_no_part_in_the_correction():
+    clear = [1.0, 1.2, 0.4, 1.4, 0.6]
+    blocked = Flag(code="UNPAIRED", severity="invalid", where="", arms=(), message=plain(""))
+    family = {"one": compared(clear)}
+    family |= {str(n): replace(compared([0.1, -0.1, 0.2]), flags=(blocked,), verdict="invalid") for n in range(9)}
+    judged = corrected(family)
+    assert judged["one"].verdict == "better"
+    assert {judged[str(n)].verdict for n in range(9)} == {"invalid"}
+
+
+@pytest.mark.parametrize(
+    ("differences", "margin", "needed", "why"),
+    [
+        ([1.0, 1.0], 0.1, None, "the very same difference"),
+        ([1.0, -1.0, 0.5], None, None, "does not say how small a difference is uninteresting"),
+        ([1.0, -1.0, 0.5], 0.1, 60, "about 60 seeds would find a difference of 0.1"),
+        ([1.0, -1.0, 0.5], 0.1, 2, "or more would be found here 8 times in 10"),
+        ([1.0, -1.0, 0.5], 0.1, None, "or more would be found here 8 times in 10"),
+    ],
+)
+def test_undecided_says_why(differences, margin, needed, why):
+    one = replace(compared(differences, margin=margin), seeds_needed=needed)
+    judged = corrected({"a": one})["a"]
+    assert judged.verdict == "undecided"
+    assert why in judged.sentence.en
+
+
+def test_one_seed_and_the_same_difference_twice_decide_nothing():
+    assert verdicts([[100.0]]) == ["undecided"]
+    assert verdicts([[0.5, 0.5, 0.5]], margin=0.1) == ["undecided"]
+    assert verdicts([[0.0, 0.0]], margin=0.1) == ["undecided"]
+
+
+# -- on records ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """One of each."""
+    arms = {"baseline": {"init": "keep", "freeze": "none"}}
+    arms |= dict.fromkeys(("better", "worse", "equivalent", "undecided", "invalid"), TREATED)
+
+    def surely(cell, record):
+        if cell.arm == "invalid":
+            return replace(record, start={**record.start, "batches": "others"})
+        return None if cell.arm == "undecided" else record
+
+    def unsurely(cell, record):
+        return record if cell.arm == "undecided" else None
+
+    accuracy = {"baseline": 0.8, "better": 0.95, "worse": 0.6, "equivalent": 0.8, "undecided": 0.8, "invalid": 0.95}
+    root, study = tmp_path_factory.mktemp("mixed"), aiming_at(0.03, arms=arms)
+    make_runs(root, study, accuracy=accuracy, change=surely, **SMALL)
+    return load(make_runs(root, study, accuracy=accuracy, spread=0.2, change=unsurely, **SMALL))
+
+
+def test_one_of_each_verdict(mixed):
+    for arm, one in mixed.comparisons.items():
+        assert (one.verdict, one.arm, one.against, one.n) == (arm, arm, "baseline", 5)
+        assert f"{arm}" in one.sentence.zh
+    said = {arm: one.sentence.en for arm, one in mixed.comparisons.items()}
+    assert said["better"].startswith("better is better than baseline: accuracy +0.1")
+    assert said["worse"].startswith("worse is worse than baseline: accuracy -0.")
+    assert "less than the 0.03 that would matter" in said["equivalent"]
+    assert "cannot be compared (UNPAIRED)" in said["invalid"]
+    assert "seeds would find a difference of 0.03" in said["undecided"]
+
+
+def test_the_numbers_are_those_of_the_records(mixed):
+    for arm, one in mixed.comparisons.items():
+        mine, base = mixed.values(arm, "accuracy"), mixed.values("baseline", "accuracy")
+        assert one.differences == {seed: mine[seed] - base[seed] for seed in range(5)}
+        assert one.estimate.mean == pytest.approx(statistics.fmean(one.differences.values()))
+        assert one.interval.low <= one.over_seeds.low + 1e-12, "examples only add to what is not known"
+        assert one.interval.high >= one.over_seeds.high - 1e-12
+        assert one.examples is not None
+        assert set(one.mcnemar) == set(range(5))
+
+
+def test_the_other_way_round(mixed):
+    there, back = mixed.comparisons["better"], mixed.compare("baseline", against="better")
+    assert back.verdict == "worse"
+    assert back.estimate.mean == pytest.approx(-there.estimate.mean)
+    assert (back.interval.low, back.interval.high) == pytest.approx((-there.interval.high, -there.interval.low))
+    assert mixed.compare("baseline", against="invalid").verdict == "invalid"
+
+
+def test_on_the_studys_own_question_the_correction_stays(mixed):
+    assert mixed.compare("better") is mixed.comparisons["better"]
+    assert mixed.compare("better", metric="accuracy", against="baseline") is mixed.comparisons["better"]
+    alone = mixed.compare("better", metric="macro_f1")
+    assert alone.margin is None
+    assert alone.examples is None
+
+
+def test_an_arm_with_itself(mixed):
+    one = mixed.compare("better", against="better")
+    assert one.verdict == "undecided"
+    assert set(one.differences.values()) == {0.0}
+
+
+def test_lower_is_better_for_a_loss(mixed):
+    one = mixed.compare("better", metric="loss")
+    assert one.estimate.mean < 0
+    assert one.verdict == "better"
+    assert mixed.compare("worse", metric="loss").verdict == "worse"
+
+
+def test_two_treated_arms_are_held_to_each_other(tmp_path):
+    """Neither is the study's baseline: what differs between these two is found for these two."""
+    arms = {
+        "baseline": {"init": "keep", "freeze": "none"},
+        "one": TREATED,
+        "other": {**TREATED, "changes": {"optimizer.lr": 3e-4}},
+        "third": {**TREATED, "changes": {"optimizer.lr": 3e-4}},
+    }
+    results = load(make_runs(tmp_path, study_of(arms=arms, seeds=[0, 1, 2]), **SMALL))
+    assert not any(flag.touches("one", "other") for flag in results.checks if flag.code == "LR-DIFFERS")
+    found = results.compare("one", against="other")
+    assert [flag.code for flag in found.flags if flag.severity == "invalid"] == ["LR-DIFFERS"]
+    assert found.verdict == "invalid"
+    assert "LR-DIFFERS" in found.sentence.en
+    assert results.compare("other", against="third").verdict != "invalid", "these two have one learning rate"
+    assert results.compare("one", against="other", metric="trainable").flags == (), "counts do not depend on it"
+    assert results.comparisons["other"].verdict == "invalid"
+    assert results.comparisons["one"].verdict != "invalid"
+
+
+def test_one_seed(tmp_path):
+    results = load(make_runs(tmp_path, study_of(seeds=[3]), accuracy={"oelm-freeze": 0.99}, **SMALL))
+    one = results.comparisons["oelm-freeze"]
+    assert (one.verdict, one.n, one.seeds_needed) == ("undecided", 1, None)
+    assert "1 seed in common gives no interval" in one.sentence.en
+    assert "1 个" in one.sentence.zh
+    assert math.isinf(one.detectable)
+    assert {flag.code for flag in one.flags} == {"FEW-SEEDS"}
+    assert "undecided" in str(results)
+
+
+def test_no_seed_in_common(tmp_path):
+    def apart(cell, record):
+        return record if (cell.arm == "baseline") == (cell.seed < 2) else None
+
+    results = load(make_runs(tmp_path, study_of(seeds=[0, 1, 2, 3]), change=apart, **SMALL))
+    one = results.comparisons["oelm-freeze"]
+    assert (one.verdict, one.n) == ("undecided", 0)
+    assert one.sentence.en == "oelm-freeze against baseline is undecided: no seed has a accuracy of both"
+    assert "undecided" in str(results)
+    assert one._repr_html_()
+
+
+def test_zero_variance(tmp_path):
+    """All seeds show the very same difference."""
+
+    def level(cell, record):
+        metrics = {"accuracy": 0.9 if cell.arm == "baseline" else 0.95, "loss": 0.3}
+        measured = {"step": 20, "splits": {"validation": metrics}}
+        return replace(record, report={"final": measured, "chosen": measured})
+
+    runs = make_runs(tmp_path, change=level, **SMALL)
+    for path in runs.rglob("predictions.parquet"):
+        path.unlink()
+    one = load(runs).comparisons["oelm-freeze"]
+    assert [flag for flag in one.flags if flag.severity == "invalid"] == []
+    assert one.verdict == "undecided"
+    assert "the very same difference" in one.sentence.en
+
+
+def test_identical_arms(tmp_path):
+    """A treatment that never reached the model."""
+    runs = make_runs(tmp_path, **SMALL)
+    for seed in range(5):
+        source, target = runs / "baseline" / f"seed-{seed}", runs / "oelm-freeze" / f"seed-{seed}"
+        shutil.copy(source / "predictions.parquet", target / "predictions.parquet")
+        record = json.loads((source / "record.json").read_text())
+        edit(target / "record.json", lambda data, record=record: data.update(
+            evaluations=record["evaluations"], report=record["report"]
+        ))  # fmt: skip
+    results = load(runs)
+    one = results.comparisons["oelm-freeze"]
+    assert set(one.differences.values()) == {0.0}
+    assert one.verdict == "undecided"
+    assert "DUPLICATE-ROWS" in {flag.code for flag in one.flags}
+    assert "DUPLICATE-ROWS" not in {flag.code for flag in results.comparisons["freeze-only"].flags}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e300, None])
+def test_a_seed_without_a_number_is_left_out_of_the_pairs_and_said(tmp_path, value):
+    def without(data):
+        for measured in data["report"].values():
+            if value is None:
+                del measured["splits"]["validation"]["accuracy"]
+            else:
+                measured["splits"]["validation"]["accuracy"] = value
+
+    runs = make_runs(tmp_path, **SMALL)
+    edit(runs / "oelm-freeze" / "seed-2" / "record.json", without)
+    results = load(runs)
+    one = results.comparisons["oelm-freeze"]
+    assert set(one.differences) == {0, 1, 3, 4}
+    assert math.isfinite(one.estimate.mean)
+    assert set(results.comparisons["freeze-only"].differences) == set(range(5))
+    assert [(flag.where, flag.message.en) for flag in results.checks if flag.code == "INCOMPLETE"] == [
+        ("oelm-freeze/seed-2", "its record has no finite accuracy")
+    ]
+    assert "4 seeds" in one.sentence.en
+
+
+def test_a_diverged_arm_is_said_and_a_diverged_baseline_blocks(tmp_path):
+    def diverged(arm):
+        def change(cell, record):
+            if cell.arm != arm or cell.seed:
+                return record
+            return replace(record, status="diverged", error={"what": "the loss was nan at step 7\nmore"})
+
+        return change
+
+    seeds = study_of(seeds=[0, 1, 2])
+    treated = load(make_runs(tmp_path / "treated", seeds, change=diverged("oelm-freeze"), **SMALL))
+    assert treated.comparisons["oelm-freeze"].n == 2
+    assert [(f.code, f.severity) for f in treated.checks if f.code == "DIVERGED"] == [("DIVERGED", "warn")]
+    assert "diverged: the loss was nan at step 7" in str(treated)
+    base = load(make_runs(tmp_path / "base", seeds, change=diverged("baseline"), **SMALL))
+    assert {one.verdict for one in base.comparisons.values()} == {"invalid"}
+
+
+# -- language models -------------------------------------------------------------------------------------------------
+
+
+def test_a_lower_perplexity_is_better(tmp_path):
+    arms = {"baseline": {"init": "keep", "freeze": "none"}, **dict.fromkeys(("lower", "higher", "same"), TREATED)}
+    results = load(make_text_runs(tmp_path, text_study_of(arms=arms), perplexity={"lower": 9.0, "higher": 11.0}))
+    assert {arm: one.verdict for arm, one in results.comparisons.items()} == {
+        "lower": "better",
+        "higher": "worse",
+        "same": "equivalent",
+    }
+    one = results.comparisons["lower"]
+    assert not one.higher_is_better
+    assert -1.2 < one.interval.low < one.interval.high < -0.8
+    assert "perplexity -1.0" in one.sentence.en
+    by_window = results.compare("lower", metric="loss")
+    assert by_window.examples is not None
+    assert by_window.verdict == "better"
+    assert by_window.estimate.mean == pytest.approx(math.log(0.9), abs=0.01)
+    assert results.compare("lower", metric="step_seconds").higher_is_better is False
+    assert not {flag.code for flag in results.checks} - {"FEW-SEEDS"}, (
+        "a falling perplexity has not fallen below its best"
+    )
