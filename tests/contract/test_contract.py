@@ -321,11 +321,12 @@ def test_the_table_shows_both_roles(family):
 
 @families
 def test_copies_are_models_of_their_own(family):
-    """A deep copy (as EMA makes) has the same bits, its own storage, and is known to be treated."""
+    """A deep copy (as EMA makes) has the same bits, computes the same, is of its own, and is known to be treated."""
     model = family.model()
     oelm.apply(model, init="orthogonal", freeze="qk")
     twin = copy.deepcopy(model)
     assert_same_bits(model.state_dict(), twin.state_dict())
+    assert torch.equal(family.logits(model), family.logits(twin))
     oelm.find_heads(twin)[0].weight.zero_()
     assert not torch.equal(oelm.find_heads(model)[0].weight, oelm.find_heads(twin)[0].weight)
     with pytest.raises(oelm.ModelError, match="treated already"):

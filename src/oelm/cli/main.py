@@ -9,6 +9,7 @@ import typer
 
 from oelm.cli import claims, studies
 from oelm.cli.audit import audit
+from oelm.cli.bench import bench
 from oelm.cli.check import check
 from oelm.cli.compare import compare, train
 from oelm.cli.inspect import inspect
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Head-wise orthogonal, frozen queries and keys on any Transformer: applied exactly, audited, compared fairly.",
 )
-for command in (plan, check, compare, report, status, train, inspect, audit):
+for command in (plan, check, compare, report, bench, status, train, inspect, audit):
     app.command()(command)
 app.add_typer(studies.app, name="studies")
 app.add_typer(claims.app, name="claims")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.status import Status
 
 from oelm.study.plan import Cell
 from oelm.times import duration
@@ -33,6 +34,48 @@ def progress(number_of_cells: int) -> Iterator[Watch]:
     )
     with Progress(*columns, console=console, transient=True) as bars:
         yield Bars(bars, number_of_cells)
+
+
+@contextmanager
+def timing(budget: float) -> Iterator[Watch]:
+    """A watch for rounds of timing, which take `budget` seconds at most."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield Rounds(budget, None)
+        return
+    with console.status("preparing") as status:
+        yield Rounds(budget, status)
+
+
+class Rounds(Watch):
+    """On a terminal one line that changes; in a log, a line now and then."""
+
+    def __init__(self, budget: float, status: Status | None):
+        self._budget, self._status = budget, status
+        self._began: float | None = None
+        self._last = time.monotonic()
+
+    def says(self, text: str) -> None:
+        self._write(text)
+
+    def prepares(self, what: str, done: int, total: int) -> None:
+        self._tell(f"{what}: {done:,}" + (f" of {total:,}" if total else ""))
+
+    def stepped(self, step: int, *, loss: float) -> None:
+        self._began = self._began or time.monotonic()
+        left = max(0.0, self._budget - (time.monotonic() - self._began))
+        self._tell(f"{step} rounds; at most {duration(left)} more")
+
+    def _tell(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(text)
+        elif time.monotonic() - self._last > _QUIET:
+            self._write(text)
+
+    def _write(self, text: str) -> None:
+        self._last = time.monotonic()
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
 
 
 class Times:

@@ -181,7 +181,6 @@ class SplitMultiheadAttention(Split, nn.MultiheadAttention):
 
     # torch reads these as attributes; in this mode it takes the three weights and the one bias
     in_proj_weight = None  # type: ignore[assignment]
-    _qkv_same_embed_dim = False
 
     @property
     def in_proj_bias(self) -> Tensor | None:  # type: ignore[override]
@@ -228,7 +227,8 @@ def split_(module: nn.Module, plan: RowPlan, *, transposed: bool) -> Unsplit:
     for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight", *names):
         module._parameters.pop(name, None)
     if attention:
-        before.attributes["_qkv_same_embed_dim"] = module.__dict__.pop("_qkv_same_embed_dim")
+        before.attributes["_qkv_same_embed_dim"] = module._qkv_same_embed_dim
+        module._qkv_same_embed_dim = False  # type: ignore[assignment]  # its own, not the class's: torch fills it in when a module is copied
     module.__class__ = SplitMultiheadAttention if attention else SplitLinear
     assert isinstance(module, Split)
     module.plan = plan

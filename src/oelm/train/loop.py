@@ -138,7 +138,7 @@ class Loop:
             share = losses(self.runner, batch)[0].sum() / counted
             self.accelerator.backward(share)
             loss += share.detach()
-        norm = self._clip()
+        norm = self.clip()
         self.stepper.step()
         self.stepper.zero_grad()
         self.state.step += 1
@@ -156,7 +156,7 @@ class Loop:
     def _weight(self, rows: Rows) -> int:
         return len(rows) if self.task.kind == "classification" else int(self.prepared.train.lengths[rows].sum())
 
-    def _clip(self) -> Tensor:
+    def clip(self) -> Tensor:
         """The length of the gradient before clipping."""
         learns = [p for p in self.model.parameters() if p.requires_grad]
         self.accelerator.unscale_gradients()

@@ -1,0 +1,133 @@
+"""Timing: what a bench found, as data that needs no torch to be read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from oelm.bench.ratios import Ratio
+from oelm.records.store import write_json
+from oelm.table import aligned
+
+BENCH = "bench.json"
+FORMAT = 1
+
+Stop = Literal["precision", "budget", "interrupted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmTiming:
+    """One arm in units of the one it is compared with. Times are in seconds, memory in bytes."""
+
+    step_seconds: float
+    """Median of a whole step."""
+    outliers: int
+    """Steps of more than 3 times the median; they are counted, and stay in."""
+    ratios: dict[str, Ratio]
+    """`step`, `forward`, `backward` and `optimizer`; none for the arm that is compared with."""
+    ceiling: float | None = None
+    """The largest share of a step's arithmetic that freezing can spare."""
+    at_most: float | None = None
+    """The same with the optimiser as it was measured, and attention for free: more cannot be freezing's."""
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def saving(self) -> float | None:
+        return 1 - self.ratios["step"].median if self.ratios else None
+
+    @property
+    def above_ceiling(self) -> bool:
+        """Whether it is certainly faster than freezing can make it: then something else was timed."""
+        return bool(self.ratios) and self.at_most is not None and self.ratios["step"].high < 1 - self.at_most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Step times of the arms of a study, measured in turns."""
+
+    study: str
+    against: str
+    seed: int
+    precision: float
+    """Half-width of the interval that was asked for."""
+    stopped_by: Stop
+    rounds: int
+    steps: int
+    """Of a visit; every arm is visited twice in a round."""
+    seconds: float
+    """All of it took."""
+    batch: int
+    length: float
+    """Mean tokens of a row, padding with it."""
+    arms: dict[str, ArmTiming]
+    surroundings: dict[str, Any]
+    warnings: tuple[str, ...]
+    provenance: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        data = {"format": FORMAT, **asdict(self)}
+        return _finite(data)  # type: ignore[no-any-return]
+
+    def save(self, folder: Path) -> Path:
+        """Beside the records of the study."""
+        write_json(folder / BENCH, self.to_dict())
+        return folder / BENCH
+
+    def __str__(self) -> str:
+        header = ("arm", "ms a step", f"of {self.against}", "95 % interval", "forward", "backward", "optimizer")
+        rows: list[tuple[str, ...]] = [(*header, "ceiling", "reached", "gradients + optimizer")]
+        parts = ("forward", "backward", "optimizer")
+        for name, arm in self.arms.items():
+            step = arm.ratios.get("step")
+            rows.append(
+                (
+                    name,
+                    f"{1000 * arm.step_seconds:.1f}",
+                    f"{step.median:.4f}" if step else "",
+                    _interval(step) if step else "",
+                    *(f"{arm.ratios[part].median:.3f}" if step else "" for part in parts),
+                    f"{1 - arm.ceiling:.4f}" if arm.ceiling is not None else "",
+                    _reached(arm),
+                    _learning(arm),
+                )
+            )
+        told = {
+            "precision": f"the interval is within {self.precision:g}",
+            "budget": f"the time was used up before the interval was within {self.precision:g}",
+            "interrupted": "it was interrupted; this is what was measured until then",
+        }
+        lines = [
+            f"{self.study}: batch {self.batch} x {self.length:.0f} tokens, "
+            f"{self.rounds} rounds of 2 x {self.steps} steps an arm in {self.seconds:.0f} s; {told[self.stopped_by]}",
+            "",
+            *aligned(rows, left=("arm", "95 % interval")),
+        ]
+        lines += [f"warning: {text}" for text in self.warnings]
+        return "\n".join(lines)
+
+
+def _interval(ratio: Ratio) -> str:
+    return "none yet" if math.isinf(ratio.high) else f"{ratio.low:.4f} to {ratio.high:.4f}"
+
+
+def _reached(arm: ArmTiming) -> str:
+    if arm.saving is None or not arm.ceiling:
+        return ""
+    return f"{arm.saving / arm.ceiling:.0%}"
+
+
+def _learning(arm: ArmTiming) -> str:
+    if not arm.memory:
+        return ""
+    return f"{(arm.memory['gradients'] + arm.memory['optimizer']) / 2**20:.1f} MiB"
+
+
+def _finite(value: Any) -> Any:
+    """Without infinities, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

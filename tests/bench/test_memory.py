@@ -1,0 +1,144 @@
+"""Memory: the tensors of a real step are those that theory says, in this process and in a fresh one."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+import oelm
+import tiny_study
+from oelm.bench import memory
+from oelm.bench.memory import checkpoint_bytes, held, peak_of, theory
+from oelm.errors import CellError
+from oelm.heads.savings import saving
+from oelm.study.recipe import Optimizer
+from oelm.train.optim import make_optimizer
+from oelm.treatment import Treatment
+from zoo import FAMILIES
+
+ZOO = {family.name: family for family in FAMILIES}
+TREATMENTS = {
+    "qk": Treatment(freeze="qk"),
+    "k": Treatment(freeze="k"),
+    "first half": Treatment(freeze="qk", layers="first:0.5"),
+    "biases train": Treatment(freeze="qk", bias="train"),
+}
+
+
+def stepped(name, treatment):
+    """(model, with gradients, after the step, optimiser) of one real step."""
+    family = ZOO[name]
+    model = oelm.apply(family.model(), treatment).model
+    optimizer = make_optimizer(model, Optimizer(lr=1e-3))
+    family.loss(model).backward()
+    before = held(model, optimizer)
+    optimizer.step()
+    optimizer.zero_grad()
+    return model, before, held(model, optimizer), optimizer
+
+
+@pytest.mark.parametrize("treatment", TREATMENTS.values(), ids=TREATMENTS)
+@pytest.mark.parametrize("name", ["oelm-gpt", "llama", "gpt2", "gpt-neox", "bert"])
+def test_what_is_held_is_what_theory_says(name, treatment):
+    baseline, _, _, all_of_it = stepped(name, Treatment())
+    model, before, after, optimizer = stepped(name, treatment)
+    expected, without = theory(model), theory(baseline)
+    assert (before.gradients, before.optimizer) == (expected.gradients, 0)
+    assert (after.gradients, after.optimizer) == (0, expected.optimizer)
+    assert before.parameters == after.parameters == expected.parameters == without.parameters
+    frozen = saving(ZOO[name].model(), treatment)
+    assert frozen.memory_bytes == 12 * frozen.frozen
+    saved = without.learning - before.gradients - after.optimizer
+    counters = 4 * (len(all_of_it.state) - len(optimizer.state))  # Adam counts its steps for every tensor
+    assert saved == frozen.memory_bytes + counters
+    assert saved >= 0.95 * frozen.memory_bytes
+
+
+def test_a_checkpoint_is_the_weights_and_the_moments():
+    model, _, after, optimizer = stepped("gpt2", TREATMENTS["qk"])
+    size = checkpoint_bytes(model, optimizer)
+    tied = sum(parameter.nbytes for parameter in model.parameters())
+    assert size == {"weights": tied, "optimizer": after.optimizer, "total": tied + after.optimizer}
+
+
+def test_parameters_that_share_storage_count_once():
+    model = ZOO["oelm-gpt"].model()
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert theory(model).parameters == 4 * oelm.apply(model, freeze="none").counts.total
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    return tiny_study.make(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def peaks(study):
+    with ThreadPoolExecutor(2) as pool:
+        arms = ("baseline", "oelm-freeze")
+        return dict(zip(arms, pool.map(lambda arm: peak_of(study, arm, 0, steps=2), arms), strict=True))
+
+
+def test_the_bytes_of_a_fresh_process(peaks):
+    for peak in peaks.values():
+        assert peak["steps"] == 2
+        for part in ("parameters", "gradients", "optimizer"):
+            assert peak[part] == peak["theory"][part], part
+        assert peak["checkpoint"]["total"] == peak["parameters"] + peak["optimizer"]
+        tensors = peak["parameters"] + peak["gradients"] + peak["optimizer"]
+        assert peak["peak"] >= peak["before"] > 0
+        assert peak["peak"] >= tensors
+        assert 0 <= peak["activations"] <= peak["peak"] - peak["before"]
+
+
+def test_freezing_saves_what_theory_says(peaks):
+    baseline, frozen = peaks["baseline"], peaks["oelm-freeze"]
+    weights = 2 * 2 * 128 * 128  # queries and keys of two layers
+    saved = sum(baseline[part] - frozen[part] for part in ("gradients", "optimizer"))
+    assert saved == 12 * weights + 4 * 4
+    assert baseline["gradients"] - frozen["gradients"] == 4 * weights
+    assert baseline["parameters"] == frozen["parameters"]
+    assert baseline["checkpoint"]["total"] - frozen["checkpoint"]["total"] == 8 * weights + 4 * 4
+
+
+def test_nothing_is_left_beside_the_study(study, peaks):
+    assert sorted(path.name for path in study.parent.iterdir()) == ["data", "tiny.yaml"]
+
+
+def test_what_is_wrong_with_the_arm_is_said(study):
+    with pytest.raises(CellError, match="there is no arm 'oelm-frezze'; did you mean 'oelm-freeze'"):
+        peak_of(study, "oelm-frezze", 0)
+
+
+def test_plain_data_and_what_is_wrong_with_them(tmp_path):
+    raw = tiny_study.study(tmp_path / "nowhere", budget={"steps": 0})
+    with pytest.raises(CellError, match=r"recipe\.budget"):
+        peak_of(raw, "baseline", 0)
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("echo 'noise' >&2; kill -9 $$", r"was ended by SIGKILL, as it is when memory is full\n.*noise"),
+        ("echo Traceback >&2; echo 'RuntimeError: no room' >&2; exit 1", r"ended with code 1\n.*why +RuntimeError"),
+        ("echo 'no json'", "ended with code 0"),
+    ],
+)
+def test_a_process_that_dies_is_told_of(tmp_path, monkeypatch, does, said):
+    fake = tmp_path / "python"
+    fake.write_text(f"#!/bin/sh\n{does}\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(memory.sys, "executable", os.fspath(fake))
+    with pytest.raises(CellError, match=said):
+        peak_of("any", "baseline", 0)
+
+
+def test_a_plain_optimizer_needs_less():
+    """What is held is looked at, not assumed."""
+    model = ZOO["bert"].model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ZOO["bert"].loss(model).backward()
+    optimizer.step()
+    assert held(model, optimizer).optimizer == 0
+    assert held(model, optimizer).gradients == theory(model).gradients
