@@ -237,7 +237,8 @@ def test_cells_that_run_or_were_stopped(runs):
     assert sorted(incomplete) == [
         "no result of seed 0 (of 2): has not come to its end (stopped)",
         "no result of seed 1 (of 2): has not come to its end (running)",
-    ], "each with its own reason"
+        "there is no result of it, so there is nothing to compare with",
+    ], "each with its own reason, and no baseline at all is no comparison"
     assert results.comparisons == {}
     assert "baseline is not among these arms" in str(results)
 

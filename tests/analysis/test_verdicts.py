@@ -14,6 +14,7 @@ from oelm.analysis.flags import Flag
 from oelm.analysis.paired import from_seeds
 from oelm.analysis.results import load
 from oelm.analysis.verdicts import Comparison, corrected
+from oelm.errors import StudyError
 from oelm.words.text import plain
 
 SMALL = {"examples": 300, "steps": 20}
@@ -227,9 +228,8 @@ def test_on_the_studys_own_question_the_correction_stays(mixed):
 
 
 def test_an_arm_with_itself(mixed):
-    one = mixed.compare("better", against="better")
-    assert one.verdict == "undecided"
-    assert set(one.differences.values()) == {0.0}
+    with pytest.raises(StudyError, match="compared with itself"):
+        mixed.compare("better", against="better")
 
 
 def test_lower_is_better_for_a_loss(mixed):

@@ -100,7 +100,6 @@ def test_two_arms_that_are_the_same_come_out_the_same(tmp_path):
     # A 95 % interval misses once in twenty, by little; a test that runs every day may not.
     assert ratio.low - 0.01 <= 1.0 <= ratio.high + 0.01
     assert found.arms["same"].ceiling == 0.0
-    assert found.rounds >= 6
     kept = json.loads((tmp_path / "tiny" / "bench.json").read_text())
     assert kept["arms"]["same"]["ratios"]["step"]["median"] == ratio.median
     assert kept["format"] == 1
@@ -108,7 +107,7 @@ def test_two_arms_that_are_the_same_come_out_the_same(tmp_path):
 
 
 def test_freezing_has_a_ceiling_and_spares_memory(tmp_path):
-    found = bench(study(tmp_path, frozen=FROZEN), budget=1.5, precision=0.9, out=tmp_path)
+    found = bench(study(tmp_path, frozen=FROZEN), budget=1e6, precision=0.9, out=tmp_path, now=FakeClock())
     frozen, base = found.arms["frozen"], found.arms["baseline"]
     assert 0 < frozen.ceiling < 0.0556
     assert frozen.ceiling < frozen.at_most < 0.2
@@ -177,7 +176,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
 def test_the_command(tmp_path):
     path = tiny_study.make(tmp_path)
     command = [sys.executable, "-c", "from oelm.cli.main import main; main()", "bench", str(path)]
-    options = ["--budget", "2s", "--no-memory", "--json", "--out", str(tmp_path / "runs")]
+    options = ["--budget", "30s", "--precision", "0.9", "--no-memory", "--json", "--out", str(tmp_path / "runs")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["study"] == "tiny"

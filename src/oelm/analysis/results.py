@@ -56,7 +56,7 @@ class AllLeftOut(tuple[LeftOut, ...]):
         return html
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Results:
     """What the cells of a study left behind, arm by arm and seed by seed."""
 
@@ -188,7 +188,9 @@ class Results:
                 where=str(self.folder),
                 hint=f"one of {', '.join(known)}",
             )
-        if (against, metric or primary, model) == (self.study.compare.against, primary, "final") and arm != against:
+        if arm == against:
+            raise StudyError(f"'{arm}' is compared with itself", hint=f"another of {', '.join(self.arms)}")
+        if (against, metric or primary, model) == (self.study.compare.against, primary, "final"):
             return self.comparisons[arm]
         return compare(self, arm, against=against, metric=metric or primary, model=model)
 
@@ -218,6 +220,9 @@ class Results:
             if (arms is None or cell.arm in arms) and (seeds is None or cell.seed in seeds)
         }
         return replace(self, study=part_of(self.study, arms=arms, seeds=seeds), records=kept)
+
+    def __repr__(self) -> str:
+        return f"<Results of {self.study.name}: {len(self.records)} cells of {len(self.arms)} arms in {self.folder}>"
 
     def __str__(self) -> str:
         from oelm.analysis.shown import shown

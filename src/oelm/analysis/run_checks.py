@@ -176,6 +176,8 @@ def check_runs(results: Results, compared: list[tuple[str, str]]) -> list[Flag]:
 
 def _complete(results: Results) -> Iterator[Flag]:
     study, reasons = results.study, {out.where: out.why for out in results.left_out}
+    if study.compare.against not in results.arms:
+        yield flag("INCOMPLETE", where=study.compare.against, severity="invalid", key="no-baseline")
     for name in study.arms:
         missing: dict[Text, list[int]] = {}
         for cell in cells(study):

@@ -42,7 +42,7 @@ _MEMORY_CHECKS = ("AUDIT-FAILED", "SETTING-DIFFERS")
 _TIME_CHECKS = (*_MEMORY_CHECKS, "FIXED-ORDER", "SPEEDUP-ABOVE-CEILING", "TIME-ARITHMETIC", "PADDING-TIMED")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison:
     """One arm with another on one metric. Differences are `arm - against`, paired by seed."""
 
@@ -87,6 +87,9 @@ class Comparison:
 
     def __str__(self) -> str:
         return self.sentence.en
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {self}>"
 
     def _repr_html_(self) -> str:
         import pandas as pd
@@ -269,8 +272,10 @@ def _verdict(one: Comparison) -> tuple[Verdict, Text]:
         return "undecided", say("why-no-margin")
     if one.seeds_needed is not None and one.seeds_needed > one.n:
         return "undecided", say("why-more-seeds", number=one.seeds_needed, margin=one.margin)
-    if one.seeds_needed is None and _BY_EXAMPLES * _example_error(one.estimate) >= one.margin:
-        return "undecided", say("why-more-examples", smallest=one.detectable, margin=one.margin)
+    by_examples = _BY_EXAMPLES * _example_error(one.estimate)
+    if one.seeds_needed is None and by_examples >= one.margin:
+        key = "why-more-examples" if by_examples > one.detectable / math.sqrt(2) else "why-more-of-both"
+        return "undecided", say(key, smallest=one.detectable, margin=one.margin)
     return "undecided", say("why-too-wide", smallest=one.detectable)
 
 

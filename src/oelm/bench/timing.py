@@ -77,7 +77,7 @@ class Bench:
 
     def __str__(self) -> str:
         header = ("arm", "ms a step", f"of {self.against}", "95 % interval", "forward", "backward", "optimizer")
-        rows: list[tuple[str, ...]] = [(*header, "ceiling", "reached", "gradients + optimizer")]
+        rows: list[tuple[str, ...]] = [(*header, "at best", "of what can be saved", "verdict", "gradients + optimizer")]
         parts = ("forward", "backward", "optimizer")
         for name, arm in self.arms.items():
             step = arm.ratios.get("step")
@@ -90,6 +90,7 @@ class Bench:
                     *(f"{arm.ratios[part].median:.3f}" if step else "" for part in parts),
                     f"{1 - arm.ceiling:.4f}" if arm.ceiling is not None else "",
                     _reached(arm),
+                    _verdict(step) if step else "",
                     _learning(arm),
                 )
             )
@@ -98,9 +99,10 @@ class Bench:
             "budget": f"the time was used up before the interval was within {self.precision:g}",
             "interrupted": "it was interrupted; this is what was measured until then",
         }
+        rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
         lines = [
             f"{self.study}: batch {self.batch} x {self.length:.0f} tokens, "
-            f"{self.rounds} rounds of 2 x {self.steps} steps an arm in {self.seconds:.0f} s; {told[self.stopped_by]}",
+            f"{rounds} of 2 x {self.steps} steps an arm in {self.seconds:.0f} s; {told[self.stopped_by]}",
             "",
             *aligned(rows, left=("arm", "95 % interval")),
         ]
@@ -110,6 +112,12 @@ class Bench:
 
 def _interval(ratio: Ratio) -> str:
     return "none yet" if math.isinf(ratio.high) else f"{ratio.low:.4f} to {ratio.high:.4f}"
+
+
+def _verdict(ratio: Ratio) -> str:
+    if ratio.low <= 1 <= ratio.high:
+        return "undecided"
+    return "faster" if ratio.high < 1 else "slower"
 
 
 def _reached(arm: ArmTiming) -> str:

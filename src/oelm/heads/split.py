@@ -228,7 +228,8 @@ def split_(module: nn.Module, plan: RowPlan, *, transposed: bool) -> Unsplit:
         module._parameters.pop(name, None)
     if attention:
         before.attributes["_qkv_same_embed_dim"] = module._qkv_same_embed_dim
-        module._qkv_same_embed_dim = False  # type: ignore[assignment]  # its own, not the class's: torch fills it in when a module is copied
+        # The module's own and not the class's: torch fills it in where a copied module has none.
+        module._qkv_same_embed_dim = False  # type: ignore[assignment]
     module.__class__ = SplitMultiheadAttention if attention else SplitLinear
     assert isinstance(module, Split)
     module.plan = plan

@@ -141,7 +141,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise CellError(f"{path} cannot be read", why=f"{type(error).__name__}: {str(error)[:200]}") from error
+        raise CellError(
+            f"{path} cannot be read",
+            why=f"{type(error).__name__}: {str(error)[:200]}",
+            hint="move it away; oelm compare makes what is missing again",
+        ) from error
     if not isinstance(data, dict):
         raise CellError(f"{path} is damaged", why="it holds no mapping")
     return data

@@ -291,7 +291,7 @@ def _statistics(results: Results) -> list[Block]:
                     interval_cell(one.bootstrap, sign=True),
                     interval_cell(one.interval if both is not None else None, sign=True),
                     finite(both.seed_se if both is not None else one.estimate.seeds.se, ".4f"),
-                    finite(both.example_se if both is not None else None, ".4f"),
+                    finite(one.estimate.examples.se if one.estimate.examples is not None else None, ".4f"),
                     finite(one.p_differs if told else None, ".3g"),
                     finite(one.p_equivalent if told else None, ".3g"),
                     finite(one.detectable, ".4f"),

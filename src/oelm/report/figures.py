@@ -27,6 +27,7 @@ from oelm.report.plot import (
     thinned,
     with_interval,
 )
+from oelm.report.shown import named
 from oelm.report.svg import INK, drawing, styles
 from oelm.report.tuning_figures import best_of_k, tuning_response
 from oelm.treatment import ORTHONORMAL
@@ -235,13 +236,15 @@ def speed(look: Look) -> tuple[str | None, Text]:
     panels: list[tuple[str, Mapping[str, Mapping[int, float]]]] = []
     if any(step_seconds.values()):
         panels.append(("axis-step-seconds", step_seconds))
-    late = 0
+    late: list[str] = []
     if found is not None:
+        # An arm of which a seed never came so far has no mean: the quick seeds alone would flatter it.
+        late = [arm for arm, by_seed in found.reached.items() if None in by_seed.values()]
         reached = {
             arm: {seed: one for seed, one in by_seed.items() if one is not None}
             for arm, by_seed in found.reached.items()
+            if arm not in late
         }
-        late = sum(one is None for by_seed in found.reached.values() for one in by_seed.values())
         panels.append(
             ("axis-target-steps", {arm: {s: float(r.step) for s, r in by.items()} for arm, by in reached.items()})
         )
@@ -286,5 +289,5 @@ def speed(look: Look) -> tuple[str | None, Text]:
         all_axes[0].set_ylim(len(arms) - 0.5, -0.5)
         if found is None:
             return draw.finish(), say("figure-speed-no-target")
-        more = say("figure-speed-late", n=late) if late else plain("")
+        more = say("figure-speed-late", arms=named(late)) if late else plain("")
         return draw.finish(), say("figure-speed-caption", metric=look.metric, target=shown(found.target), late=more)
