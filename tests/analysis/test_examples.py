@@ -15,6 +15,8 @@ from scipy import stats
 from oelm.analysis.examples import crossed, example_bootstrap, mcnemar
 from oelm.analysis.paired import Estimate, Source, from_seeds
 
+pytestmark = pytest.mark.slow
+
 REPEATS = 4000
 CHANCE = 3 * math.sqrt(0.05 * 0.95 / REPEATS)
 # Variances of seed, example and rest, each as a share of the variance that the grand mean has.

@@ -26,6 +26,8 @@ from oelm.data.tokens import Prepared, Windows, prepare
 from oelm.errors import CellError, OelmError
 from oelm.records.record import Record
 
+pytestmark = pytest.mark.slow
+
 SST2, RTE, COLA, TEXT = map(task_named, ("sst2", "rte", "cola", "text"))
 
 

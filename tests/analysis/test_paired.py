@@ -11,6 +11,8 @@ from scipy import stats
 
 from oelm.analysis.paired import Estimate, Interval, Source, bca_interval, from_seeds, holm
 
+pytestmark = pytest.mark.slow
+
 REPEATS = 4000
 # Three standard errors of a rate of 5 % from that many repetitions.
 CHANCE = 3 * math.sqrt(0.05 * 0.95 / REPEATS)

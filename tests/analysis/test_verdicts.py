@@ -17,6 +17,8 @@ from oelm.analysis.verdicts import Comparison, corrected
 from oelm.errors import StudyError
 from oelm.words.text import plain
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"examples": 300, "steps": 20}
 TREATED = {"init": "keep", "freeze": "qk"}
 PRIMARY = {"metric": "accuracy", "better": "higher"}

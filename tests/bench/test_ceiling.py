@@ -19,6 +19,8 @@ from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM, OelmGPTForSequenc
 from oelm.treatment import Treatment
 from zoo import FAMILIES, VOCAB, _model
 
+pytestmark = pytest.mark.slow
+
 ZOO = {family.name: family for family in FAMILIES}
 KNOWN = ["bert", "gpt2", "llama", "opt", "oelm-gpt", "oelm-gpt-classifier", "gpt-neox", "albert", "torch-encoder"]
 TREATMENTS = {

@@ -17,6 +17,8 @@ from oelm.train.optim import make_optimizer
 from oelm.treatment import Treatment
 from zoo import FAMILIES
 
+pytestmark = pytest.mark.slow
+
 ZOO = {family.name: family for family in FAMILIES}
 TREATMENTS = {
     "qk": Treatment(freeze="qk"),

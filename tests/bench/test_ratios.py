@@ -17,6 +17,8 @@ from oelm.bench import ratios
 from oelm.bench.order import rounds
 from oelm.bench.ratios import Ratio, block_length, enough, is_look, outliers, ratio_of
 
+pytestmark = pytest.mark.slow
+
 SIMULATIONS = {1.0: 200, CEILING: 100}
 
 

@@ -13,6 +13,8 @@ import pytest
 from made_runs import make_runs, study_of
 from oelm.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"examples": 60, "steps": 10}
 OELM = Path(sys.executable).with_name("oelm")
 

@@ -18,6 +18,8 @@ from oelm.report.sections import Folded, Table
 from oelm.report.shown import named
 from oelm.words.text import table as words_table
 
+pytestmark = pytest.mark.slow
+
 REPORT = Path(oelm.report.__file__).parent
 
 

@@ -20,6 +20,8 @@ from oelm.report.plot import Plot, shown, thinned
 from oelm.report.svg import INK, PALETTE, drawing, for_page, for_paper, styles
 from oelm.words.text import Text, plain
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["curves", "forest", "corners", "size", "speed", "tuning", "best-of-k", "heads", "entropy"]
 NASTY = "<script>alert(\"1\")</script> $x^2$ & 'y'"
 

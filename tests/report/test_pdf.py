@@ -10,6 +10,8 @@ from oelm.report import pdf as paper
 from oelm.report.content import content_of
 from oelm.report.pdf import pdf
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def english(made):
