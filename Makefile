@@ -32,6 +32,8 @@ bench: $(READY) ## figures for this machine, as ratios measured side by side
 	$(BIN)/python benchmarks/apply.py
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/same.py
+	$(BIN)/python benchmarks/report.py
 
 # torch goes first, so that nothing else asks for another build of it.
 $(READY): pyproject.toml constraints.txt
