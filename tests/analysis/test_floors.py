@@ -66,7 +66,6 @@ def test_words_that_decide_are_found(tmp_path):
     assert floor.tokenizer is None, "the same for every tokenizer"
     assert floor.kind == "tf-idf + logistic regression"
     assert (floor.rows, floor.capped, floor.classes) == (len(prepared.train), False, 2)
-    assert floor.uninformed_loss == math.log(2)
     assert set(floor.splits) == {"validation"}
     assert set(floor.splits["validation"]) == {"accuracy", "macro_f1", "f1"}
     assert floor.splits["validation"]["accuracy"] > 0.9
@@ -227,7 +226,7 @@ def test_the_tokens_are_those_that_models_are_measured_on():
         }
     )
     assert (floor.kind, floor.rows, floor.capped, floor.majority) == ("bigrams", 9, False, {})
-    assert (floor.classes, floor.uninformed_loss) == (None, None)
+    assert floor.classes is None
 
 
 def test_a_large_vocabulary_does_not_overflow():
@@ -332,7 +331,6 @@ def test_whatever_is_read_is_a_floor(tmp_path, change):
         (found,) = floors_in(tmp_path)
     except OelmError:
         return
-    assert found.uninformed_loss is None or found.uninformed_loss >= 0
     floor_for(record(data="d"), [found])
 
 

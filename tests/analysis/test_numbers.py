@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oelm.analysis import numbers
-from oelm.analysis.numbers import clock, duration, f1_impossible, grim, printed, saving_ceiling
+from oelm.analysis.numbers import f1_impossible, grim, saving_ceiling
+from oelm.analysis.printed import clock, duration, printed
 from oelm.errors import OelmError
 from oelm.records.record import Record
 

@@ -51,6 +51,7 @@ def compared(differences, *, margin=None, higher=True, flags=()):
         over_seeds=estimate.interval(),
         bootstrap=None,
         examples=None,
+        over_examples=None,
         mcnemar={},
         margin=margin,
         p_differs=estimate.p_differs(),

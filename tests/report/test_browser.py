@@ -3,7 +3,6 @@
 import base64
 import re
 import shutil
-import time
 
 import pytest
 
@@ -77,6 +76,15 @@ def looks(browser, *, width, scheme="light"):
 
 def click(browser, selector):
     browser.execute_script("arguments[0].click()", browser.find_element("css selector", selector))
+
+
+def scroll_to(browser, element):
+    """Returns when the page has heard of the scrolling, which hides a tip and is told two frames later."""
+    browser.execute_async_script(
+        "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'});"
+        "requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(arguments[1])))",
+        element,
+    )
 
 
 def test_it_opens_without_a_complaint(browser, url):
@@ -186,8 +194,7 @@ def test_pointing_at_a_point_says_what_it_is(opened, made):
 
     value = made.results.comparisons["oelm-freeze"].differences[3]
     point = opened.find_element("css selector", "#figure-forest [data-tip^='oelm-freeze, seed 3:']")
-    opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", point)
-    time.sleep(0.3)
+    scroll_to(opened, point)
     ActionChains(opened).move_to_element(point).perform()
     tip = opened.find_element("id", "tip")
     assert tip.is_displayed()
@@ -199,11 +206,14 @@ def test_pointing_at_a_point_says_what_it_is(opened, made):
 
 
 def test_the_keyboard_walks_through_the_points(opened):
+    from selenium.webdriver import ActionChains, Keys
+
     drawing = opened.find_element("css selector", "#figure-forest .drawing")
-    opened.execute_script("arguments[0].focus()", drawing)
-    drawing.send_keys("\ue014")  # right
+    scroll_to(opened, drawing)
+    opened.execute_script("arguments[0].focus({preventScroll: true})", drawing)
+    ActionChains(opened).send_keys(Keys.ARROW_RIGHT).perform()
     first = opened.find_element("id", "tip").text
-    opened.switch_to.active_element.send_keys("\ue014")
+    ActionChains(opened).send_keys(Keys.ARROW_RIGHT).perform()
     second = opened.find_element("id", "tip").text
     assert first.startswith("freeze-only, seed")
     assert second.startswith("freeze-only, seed")
@@ -211,10 +221,12 @@ def test_the_keyboard_walks_through_the_points(opened):
 
 
 def test_a_mean_leads_to_its_cells(opened):
-    assert not opened.execute_script("return document.getElementById('cells').open")
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    is_open = "return document.getElementById('cells').open"
+    assert not opened.execute_script(is_open)
     click(opened, "#results td a[href='#cells']")
-    time.sleep(0.2)
-    assert opened.execute_script("return document.getElementById('cells').open")
+    WebDriverWait(opened, 30).until(lambda browser: browser.execute_script(is_open))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -167,11 +167,12 @@ def test_every_cell_links_to_its_record(made):
 
 def test_statistics_show_both_sources(made):
     one = made.results.comparisons["oelm-freeze"]
-    found = next(row for row in rows(made.content, "results") if row[0] == "oelm-freeze" and len(row) == 12)
+    found = next(row for row in rows(made.content, "results") if row[0] == "oelm-freeze" and len(row) == 13)
     assert found[3] == f"[{one.over_seeds.low:+.4f}, {one.over_seeds.high:+.4f}]"
     assert found[4] == f"[{one.bootstrap.low:+.4f}, {one.bootstrap.high:+.4f}]"
-    assert found[5] == f"[{one.interval.low:+.4f}, {one.interval.high:+.4f}]"
-    assert found[6:8] == [f"{one.examples.seed_se:.4f}", f"{one.estimate.examples.se:.4f}"], "as they are used"
+    assert found[5] == f"[{one.over_examples.low:+.4f}, {one.over_examples.high:+.4f}]"
+    assert found[6] == f"[{one.interval.low:+.4f}, {one.interval.high:+.4f}]"
+    assert found[7:9] == [f"{one.examples.seed_se:.4f}", f"{one.estimate.examples.se:.4f}"], "as they are used"
     tests = [row for row in rows(made.content, "results") if row[0] == "oelm-freeze" and len(row) == 7]
     assert [row[1] for row in tests] == ["0", "1", "2", "3", "4"]
 

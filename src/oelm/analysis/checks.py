@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oelm.analysis.design import Design, Side, design_of
 from oelm.analysis.flags import Flag, Severity, flag, worst_first
@@ -43,7 +43,8 @@ def check_study(study: Study) -> list[Flag]:
 
 def check_results(results: Results, *, pair: tuple[str, str] | None = None) -> list[Flag]:
     """What can be said of a study's records; of a comparison that the study does not name too, if `pair` is one."""
-    from oelm.analysis.run_checks import check_runs, design_of_results
+    from oelm.analysis.as_run import design_of_results
+    from oelm.analysis.run_checks import check_runs
 
     design = design_of_results(results)
     if pair is not None:
@@ -232,49 +233,33 @@ def _controls(design: Design) -> Iterator[tuple[Side, Side]]:
 
 def _severity(design: Design, one: Side, other: Side) -> Severity:
     """Two arms that nobody compares are still read side by side."""
-    compared = any({one.name, other.name} == set(pair) for pair in design.compared)
-    return "invalid" if compared else "warn"
+    return "invalid" if _are_compared(design, one, other) else "warn"
+
+
+def _are_compared(design: Design, one: Side, other: Side) -> bool:
+    return any({one.name, other.name} == set(pair) for pair in design.compared)
 
 
 def _scales(design: Design) -> Iterator[Flag]:
     for treated, control in _controls(design):
         assert treated.treatment is not None
         assert control.treatment is not None
-        compared = any({treated.name, control.name} == set(pair) for pair in design.compared)
+        compared = _are_compared(design, treated, control)
         if treated.treatment.init not in ORTHONORMAL or (control.treatment.init in ORTHONORMAL and not compared):
             continue
         factor, measured = _scale_factor(treated, control, design), _measured_factor(treated, control)
-        if factor is not None and not 1 / _SAME_SCALE <= factor <= _SAME_SCALE:
-            yield flag(
-                "SCALE-CONFOUND",
-                where=f"{treated.name} / {control.name}",
-                arms=(treated.name, control.name),
-                severity=_severity(design, treated, control),
-                factor=measured or factor,
-                treated=treated.name,
-                control=control.name,
-            )
-        elif factor is not None and measured is not None and not 1 / _OTHER_LOGITS <= measured <= _OTHER_LOGITS:
-            yield flag(
-                "SCALE-CONFOUND",
-                where=f"{treated.name} / {control.name}",
-                arms=(treated.name, control.name),
-                severity="note",
-                key="scale-directions",
-                factor=measured,
-                treated=treated.name,
-                control=control.name,
-            )
-        elif factor is None and treated.treatment.scale != (control.treatment.scale or "match"):
-            yield flag(
-                "SCALE-CONFOUND",
-                where=f"{treated.name} / {control.name}",
-                arms=(treated.name, control.name),
-                severity="warn",
-                key="scale-unknown",
-                scale=str(treated.treatment.scale),
-                other=str(control.treatment.scale or "keep"),
-            )
+        at: dict[str, Any] = {"where": f"{treated.name} / {control.name}", "arms": (treated.name, control.name)}
+        names: dict[str, Any] = {"treated": treated.name, "control": control.name}
+        if factor is None:
+            scale, other = treated.treatment.scale, control.treatment.scale
+            if scale != (other or "match"):
+                scales: dict[str, Any] = {"scale": str(scale), "other": str(other or "keep")}
+                yield flag("SCALE-CONFOUND", **at, severity="warn", key="scale-unknown", **scales)
+        elif not 1 / _SAME_SCALE <= factor <= _SAME_SCALE:
+            severity = _severity(design, treated, control)
+            yield flag("SCALE-CONFOUND", **at, severity=severity, factor=measured or factor, **names)
+        elif measured is not None and not 1 / _OTHER_LOGITS <= measured <= _OTHER_LOGITS:
+            yield flag("SCALE-CONFOUND", **at, severity="note", key="scale-directions", factor=measured, **names)
 
 
 def _measured_factor(one: Side, other: Side) -> float | None:

@@ -18,8 +18,9 @@ from oelm.analysis import numbers
 from oelm.analysis.checks import check_design
 from oelm.analysis.design import Design, Side
 from oelm.analysis.flags import Flag, worst_first
-from oelm.analysis.numbers import Average, Better, printed
+from oelm.analysis.numbers import Average, Better
 from oelm.analysis.paired import Interval, from_seeds
+from oelm.analysis.printed import duration, printed
 from oelm.errors import OelmError, StudyError, did_you_mean
 from oelm.study import yaml
 from oelm.study.load import checked, load_study
@@ -56,7 +57,7 @@ def _number(value: Any) -> str:
 def _time(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be as printed, such as '0.184 s' or '4h31', got {value!r}")
-    return _readable(numbers.duration, value)
+    return _readable(duration, value)
 
 
 def _readable(read: Any, value: str) -> str:

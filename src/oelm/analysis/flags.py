@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from oelm.words.text import Text, say
+from oelm.words.text import Lang, Text, say
 
 Severity = Literal["invalid", "warn", "note"]
 SEVERITIES: tuple[Severity, ...] = ("invalid", "warn", "note")
@@ -65,8 +65,11 @@ class Flag:
             return not self.arms or self.arms[0] in (arm, against)
         return set(self.arms) == {arm, against}
 
+    def line(self, lang: Lang) -> str:
+        return f"{self.severity:<7} {self.code}  {self.where}{': ' if self.where else ''}{self.message[lang]}"
+
     def __str__(self) -> str:
-        return f"{self.severity:<7} {self.code}  {self.where}{': ' if self.where else ''}{self.message}"
+        return self.line("en")
 
 
 class Flags(list[Flag]):

@@ -56,11 +56,6 @@ class Floor:
     capped: bool
     """Whether there were more."""
 
-    @property
-    def uninformed_loss(self) -> float | None:
-        """ln C: the loss of giving all classes the same probability."""
-        return None if self.classes is None else math.log(self.classes)
-
 
 def floors_in(study_folder: Path) -> list[Floor]:
     """All floors that were kept for a study; none if there is no such file."""

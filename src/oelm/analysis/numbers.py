@@ -10,22 +10,17 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
 from oelm.analysis.flags import Flag, flag
-from oelm.errors import OelmError
+from oelm.analysis.printed import Printed, clock, duration, printed, share_of
 from oelm.records.record import Record
 from oelm.words.text import say
 
 Better = Literal["higher", "lower"]
 Average = Literal["binary", "macro", "micro", "weighted"]
 
-_NUMBER = re.compile(r"([+-]?)(\d{1,3}(?:,\d{3})+|\d+)?(?:\.(\d*))?\s*(%?)")
-_CLOCK = re.compile(r"(?:(\d+)\s*h)?\s*(?:(\d+)\s*m(?:in)?)?\s*(?:(\d+)(?:\.(\d+))?\s*s(?:ec)?)?")
-_HOURS = re.compile(r"(\d+)\s*h\s*(\d+)")  # 4h31
-_LONGEST = 40
 _MUCH_LONGER = 2
 """A wall time of more than this many times its steps is worth a note: what else was done?"""
 OPTIMIZER_ALLOWANCE = 0.013
@@ -33,77 +28,6 @@ OPTIMIZER_ALLOWANCE = 0.013
 _EXACT = 100_000  # examples; with more, whole numbers hardly restrict F1
 _FELL = 0.02  # of the best
 _NEAR_CHANCE = 2  # standard errors
-
-
-# -- as printed ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Printed:
-    """A number as it was printed."""
-
-    text: str
-    value: Fraction
-    half: Fraction
-    """Half a unit of the last digit."""
-
-    @property
-    def low(self) -> Fraction:
-        return self.value - self.half
-
-    @property
-    def high(self) -> Fraction:
-        return self.value + self.half
-
-    def like(self, value: Fraction | float) -> str:
-        """Another value, in the same form."""
-        share = self.text.endswith("%")
-        unit = 2 * self.half * (100 if share else 1)
-        decimals = max(0, -math.floor(math.log10(unit) + 1e-9))
-        return f"{float(value) * (100 if share else 1):.{decimals}f}{' %' if share else ''}"
-
-
-def printed(text: str) -> Printed:
-    """Read "0.9142", "91.42 %" or "3,145,728"."""
-    plain = text.strip().replace("\u2212", "-").replace("\uff05", "%")
-    found = _NUMBER.fullmatch(plain) if len(plain) <= _LONGEST else None
-    if found is None or not (found[2] or found[3]) or not plain.isascii():
-        raise OelmError(f"{text[:_LONGEST]!r} is no number as it is printed", hint="'0.9142', '91.42 %', '3,145,728'")
-    decimals = found[3] or ""
-    unit = Fraction(1, 10 ** len(decimals) * (100 if found[4] else 1))
-    digits = int((found[2] or "0").replace(",", "") + decimals)
-    return Printed(text=plain, value=(-digits if found[1] == "-" else digits) * unit, half=unit / 2)
-
-
-def duration(text: str) -> Printed:
-    """Read "0.184 s", "35min 48s", "4h31" or "3h 12m 59s", in seconds."""
-    plain = text.strip()
-    hours = _HOURS.fullmatch(plain)
-    found = _CLOCK.fullmatch(f"{plain}m" if hours else plain) if len(plain) <= _LONGEST and plain.isascii() else None
-    if found is None or not any(found.groups()):
-        raise OelmError(f"{text[:_LONGEST]!r} is no time as it is printed", hint="'0.184 s', '35min 48s', '4h31'")
-    unit = Fraction(1, 10 ** len(found[4] or "")) if found[3] else Fraction(60 if found[2] else 3600)
-    seconds = int((found[3] or "0") + (found[4] or "")) * (unit if found[3] else 1)
-    return Printed(
-        text=plain, value=int(found[1] or 0) * 3600 + int(found[2] or 0) * 60 + Fraction(seconds), half=unit / 2
-    )
-
-
-def clock(seconds: Fraction | float) -> str:
-    """A time as people write it: 5h07, 29m53s, 0.184 s."""
-    if seconds < 60:
-        return f"{float(seconds):.3g} s"
-    if seconds < 3600:
-        return f"{round(seconds) // 60}m{round(seconds) % 60:02d}s"
-    minutes = round(Fraction(seconds) / 60)
-    return f"{minutes // 60}h{minutes % 60:02d}"
-
-
-def _share(text: str) -> Printed:
-    number = printed(text)
-    if number.high < 0 or number.low > 1:
-        raise OelmError(f"{text!r} is no share", hint="'91.42 %' or '0.9142'")
-    return number
 
 
 # -- accuracy ------------------------------------------------------------------------------------------------------
@@ -114,7 +38,7 @@ def grim(accuracy: str, *, examples: int, where: str = "", arms: tuple[str, ...]
 
     Named for the granularity-related inconsistency of means. A value that lies half way may be rounded either way.
     """
-    given = _share(accuracy)
+    given = share_of(accuracy)
     below = min(math.floor(given.value * examples), examples)
     near = [Fraction(right, examples) for right in (below, min(below + 1, examples))]
     if any(given.low <= share <= given.high for share in near):
@@ -138,7 +62,7 @@ def f1_impossible(
     `class_counts` are the labels of each class. Where it is not said how F1 was averaged, it must be impossible
     for micro, macro and weighted averages, and with two classes for the F1 of either class.
     """
-    right, score = _share(accuracy), _share(f1)
+    right, score = share_of(accuracy), share_of(f1)
     classes = len(class_counts) if class_counts else classes
     if average is None and classes is None:
         return []
@@ -385,6 +309,18 @@ def count_misses_buffers(
 # -- runs as they are told -----------------------------------------------------------------------------------------
 
 
+def luck_of_the_best(best: float, *, examples: int | None) -> float:
+    """What the best of some looks may be above the last by luck: two standard errors of a share, or a fiftieth."""
+    if examples is None or not 0 < best < 1:
+        return _FELL * abs(best)
+    return 2 * math.sqrt(best * (1 - best) / examples)
+
+
+def near_chance(share: float, *, examples: int) -> float:
+    """An accuracy up to here may be that of always saying a class of this share."""
+    return share + _NEAR_CHANCE * math.sqrt(share * (1 - share) / examples)
+
+
 def final_below_best(
     *,
     best: str,
@@ -396,10 +332,7 @@ def final_below_best(
 ) -> list[Flag]:
     """`FINAL-BELOW-BEST`: worse at the end by more than two standard errors of a share, or by a fiftieth."""
     top, last = printed(best), printed(final)
-    a = float(top.value)
-    noise = _FELL * abs(a)
-    if examples is not None and better == "higher" and 0 < a < 1:
-        noise = 2 * math.sqrt(a * (1 - a) / examples)
+    noise = luck_of_the_best(float(top.value), examples=examples if better == "higher" else None)
     fell = float(top.low - last.high if better == "higher" else last.low - top.high)
     if fell <= noise:
         return []
@@ -431,8 +364,8 @@ def collapsed(
     if number is None or (class_counts is None and classes is None):
         return []
     chance = max(class_counts) / number if class_counts else 1 / (classes or 1)
-    given = _share(accuracy)
-    if float(given.low) > chance + _NEAR_CHANCE * math.sqrt(chance * (1 - chance) / number):
+    given = share_of(accuracy)
+    if float(given.low) > near_chance(chance, examples=number):
         return []
     return [flag("COLLAPSED", key="told-collapsed", where=where, arms=arms, accuracy=given.text, chance=chance)]
 

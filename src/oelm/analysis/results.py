@@ -148,7 +148,7 @@ class Results:
     @cached_property
     def compared(self) -> list[tuple[str, str]]:
         """The comparisons that the study itself makes, (arm, against)."""
-        from oelm.analysis.run_checks import design_of_results
+        from oelm.analysis.as_run import design_of_results
 
         return design_of_results(self).compared
 

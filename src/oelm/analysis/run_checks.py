@@ -10,161 +10,30 @@ from typing import Any
 
 import numpy as np
 
-from oelm.analysis.design import Design, Side, hypothesis_pairs, is_pretrained, settings_of, width_of
+from oelm.analysis.as_run import treatment_of
 from oelm.analysis.flags import Flag, Severity, flag
 from oelm.analysis.floors import floor_for
-from oelm.analysis.numbers import OPTIMIZER_ALLOWANCE, check_record, duplicate_records, saving_ceiling
+from oelm.analysis.numbers import (
+    OPTIMIZER_ALLOWANCE,
+    check_record,
+    duplicate_records,
+    luck_of_the_best,
+    near_chance,
+    saving_ceiling,
+)
 from oelm.analysis.predictions import Predictions
 from oelm.analysis.results import Results, number
-from oelm.errors import CellError, OelmError
+from oelm.errors import CellError
 from oelm.records.record import Record
 from oelm.study.plan import Cell, cells
 from oelm.study.recipe import Schedule
 from oelm.study.schedule import lr_at
-from oelm.treatment import Treatment
 from oelm.words.text import Text, plain, say
 
-# Provenance that may differ between cells, and where it is found in a record.
-_SURROUNDINGS = {
-    "commit": ("code", "commit"),
-    "device": ("device",),
-    "cpu": ("cpu",),
-    "gpu": ("gpu",),
-    "threads": ("threads",),
-    "versions": ("versions",),
-}
-_NEAR_CHANCE = 2.0  # standard errors
 _NO_LEARNING = 0.98  # of ln C
 _LITTLE = 0.1  # of the way from the commonest class to all correct
 _ONE_CLASS = 0.99  # of the predictions
 _MUCH_PADDING = 0.5
-
-
-def design_of_results(results: Results) -> Design:
-    """The design as it was really run: what the records say, not what the study planned."""
-    study = results.study
-    sides = {}
-    shared = set.intersection(*(set(results.of(name)) for name in results.arms)) if results.arms else set()
-    for name in results.arms:
-        records = results.of(name)
-        first = next(iter(records.values()))
-        trials = [cell for cell in results.tuning if cell.arm == name]
-        sides[name] = Side(
-            name=name,
-            treatment=_treatment(first) or study.arms[name].treatment,
-            settings=_settings({seed: records[seed] for seed in shared if seed in records} or records),
-            declared=frozenset(study.arms[name].changes),
-            grid=_grid(trials) if study.tune is not None else None,
-            tuned=results.tuned(name),
-            trials=len(trials) if study.tune is not None else None,
-            seeds=tuple(results.values(name, study.compare.primary.metric)),
-            head_norm=_mean_of(first, "norm"),
-            logit_spread=_mean_of(first, "logit_spread"),
-        )
-    return Design(
-        sides=sides,
-        against=study.compare.against,
-        pairs=hypothesis_pairs(study),
-        pretrained=next((is_pretrained(record.made_with.get("recipe")) for record in results.records.values()), None),
-        width=width_of(study.recipe.model.preset),
-        same_split=_same_split(results),
-        smallest_interesting=study.compare.primary.smallest_interesting,
-        spreads=_spreads(results),
-    )
-
-
-def _settings(records: dict[int, Record]) -> dict[str, Any]:
-    """Of all cells of an arm. Where they differ among themselves, all values are named, with their seeds."""
-    rows = {}
-    for seed, record in records.items():
-        recipe = record.made_with.get("recipe")
-        row = settings_of(recipe) if isinstance(recipe, dict) else {}
-        row |= {"steps": record.start.get("steps"), "data": record.data.get("data")}
-        row |= {"tokenizer": record.data.get("tokenizer")}
-        for name, parts in _SURROUNDINGS.items():
-            value: Any = record.provenance
-            for part in parts:
-                value = value.get(part) if isinstance(value, dict) else None
-            if isinstance(value, dict):
-                row |= {f"{name}.{key}": inner for key, inner in value.items()}
-            else:
-                row[name] = _over_starts(record, name, value)
-        rows[seed] = row
-    merged = {}
-    for path in dict.fromkeys(path for row in rows.values() for path in row):
-        seeds: dict[str, list[int]] = {}
-        for seed, row in rows.items():
-            seeds.setdefault(repr(row.get(path)), []).append(seed)
-        named = " / ".join(f"{value} (seed {', '.join(map(str, some))})" for value, some in seeds.items())
-        merged[path] = next(iter(rows.values())).get(path) if len(seeds) == 1 else named
-    return merged
-
-
-def _over_starts(record: Record, name: str, last: Any) -> Any:
-    """Of a cell that was started more than once, everywhere it has been."""
-    starts = record.provenance.get("starts")
-    values = [start[name] for start in starts if isinstance(start, dict) and name in start] if starts else []
-    named = list(dict.fromkeys(map(str, values)))
-    return " + ".join(named) if len(named) > 1 else last
-
-
-def _grid(trials: list[Cell]) -> dict[str, tuple[Any, ...]]:
-    found: dict[str, dict[Any, None]] = {}
-    for cell in trials:
-        for path, value in cell.point or ():
-            found.setdefault(path, {})[value] = None
-    return {path: tuple(values) for path, values in found.items()}
-
-
-def _mean_of(record: Record, name: str) -> float | None:
-    """A measurement of the heads before the first step, over all of them."""
-    start = record.heads.get("start")
-    values = start.get(name) if isinstance(start, dict) else None
-    numbers = list(_numbers_in(values))
-    return statistics.fmean(numbers) if numbers else None
-
-
-def _numbers_in(value: Any) -> Iterator[float]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for inner in value:
-            yield from _numbers_in(inner)
-    elif (found := number(value)) is not None:
-        yield found
-
-
-def _same_split(results: Results) -> str | None:
-    """A file that is in two splits of a record."""
-    for record in results.records.values():
-        files = record.data.get("files")
-        seen: dict[str, str] = {}
-        for split, hashes in files.items() if isinstance(files, dict) else ():
-            for digest in hashes if isinstance(hashes, list) else ():
-                if seen.setdefault(str(digest), split) != split:
-                    return f"{seen[str(digest)]} = {split}"
-    return None
-
-
-def _spreads(results: Results) -> dict[str, float]:
-    """By arm: standard deviation of the differences to the baseline seed by seed."""
-    metric, against = results.study.compare.primary.metric, results.study.compare.against
-    base = results.values(against, metric) if against in results.arms else {}
-    found = {}
-    for arm in results.arms:
-        values = results.values(arm, metric) if arm != against else {}
-        differences = [values[seed] - base[seed] for seed in values if seed in base]
-        if len(differences) > 1 and statistics.stdev(differences) > 0:
-            found[arm] = statistics.stdev(differences)
-    return found
-
-
-def _treatment(record: Record) -> Treatment | None:
-    """As it was really applied; None if the record does not say."""
-    try:
-        return Treatment.from_dict(record.made_with.get("treatment"))  # type: ignore[arg-type]
-    except (OelmError, TypeError):
-        return None
 
 
 def check_runs(results: Results, compared: list[tuple[str, str]]) -> list[Flag]:
@@ -201,9 +70,9 @@ def _treated(results: Results) -> Iterator[Flag]:
     """Every cell must have had the treatment that the study says."""
     for name in results.arms:
         planned = results.study.arms[name].treatment
-        other = [seed for seed, record in results.of(name).items() if _treatment(record) not in (planned, None)]
+        other = [seed for seed, record in results.of(name).items() if treatment_of(record) not in (planned, None)]
         if other:
-            seeds, found = _seeds_named(other), _treatment(results.of(name)[other[0]])
+            seeds, found = _seeds_named(other), treatment_of(results.of(name)[other[0]])
             yield flag(
                 "AUDIT-FAILED",
                 where=name,
@@ -328,7 +197,7 @@ def _at_majority(record: Record, results: Results) -> Text | None:
     size = sizes.get(f"report-{split}") if isinstance(sizes, dict) else None
     if accuracy is None or share is None or not isinstance(size, int) or size < 1:
         return None
-    near = share + _NEAR_CHANCE * math.sqrt(share * (1 - share) / size)
+    near = near_chance(share, examples=size)
     return say("collapsed-majority", accuracy=accuracy, share=share) if accuracy <= near else None
 
 
@@ -356,8 +225,7 @@ def _collapse(record: Record, kept: Predictions) -> Text | None:
     counts = np.bincount(kept.label)
     share = counts.max() / examples
     accuracy = float((kept.label == kept.prediction).mean())
-    near = share + _NEAR_CHANCE * math.sqrt(share * (1 - share) / examples)
-    if accuracy <= near:
+    if accuracy <= near_chance(float(share), examples=examples):
         return say("collapsed-majority", accuracy=accuracy, share=float(share))
     chance = math.log(max(2, len(counts)))
     loss = record.value("loss")
@@ -380,17 +248,11 @@ def _fell(results: Results) -> Iterator[Flag]:
         best, last = (max(values) if primary.better == "higher" else min(values)), values[-1]
         sizes = record.data.get("sizes")
         size = sizes.get("select") if isinstance(sizes, dict) else None
-        if abs(best - last) > _noise(best, primary.metric, size):
+        counted = size if isinstance(size, int) and primary.metric not in ("loss", "perplexity") else None
+        if abs(best - last) > luck_of_the_best(best, examples=counted):
             yield flag(
                 "FINAL-BELOW-BEST", where=str(cell), arms=(cell.arm,), metric=primary.metric, best=best, last=last
             )
-
-
-def _noise(best: float, metric: str, size: Any) -> float:
-    """What the best of some looks may be above the last by luck: two standard errors of a share, or a fiftieth."""
-    if metric in ("loss", "perplexity") or not isinstance(size, int) or not 0 < best < 1:
-        return abs(best) / 50
-    return 2 * math.sqrt(best * (1 - best) / size)
 
 
 def _schedules(results: Results) -> Iterator[Flag]:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oelm.analysis.checks import check_results
-from oelm.analysis.examples import Crossed, McNemar, crossed, mcnemar
+from oelm.analysis.examples import Crossed, McNemar, crossed, example_bootstrap, mcnemar
 from oelm.analysis.flags import Flag
 from oelm.analysis.paired import Estimate, Interval, Source, bca_interval, from_seeds, holm
 from oelm.analysis.power import detectable, seeds_needed
@@ -62,6 +63,8 @@ class Comparison:
     """95 %, BCa over the seeds; undefined for very few."""
     examples: Crossed | None
     """Both sources of variation, where examples were kept."""
+    over_examples: Interval | None
+    """95 %, by bootstrap over the examples alone: for these very seeds."""
     mcnemar: dict[int, McNemar]
     """By seed, for accuracies."""
     margin: float | None
@@ -137,7 +140,8 @@ def compare(results: Results, arm: str, *, against: str, metric: str, model: str
     margin = primary.smallest_interesting if metric == primary.metric else None
     over_seeds = from_seeds(list(differences.values())) if differences else _NOTHING
     estimate = over_seeds
-    both, tests = _over_examples(results, arm, against, metric, model, list(differences))
+    rows, tests = _by_example(results, arm, against, metric, model, list(differences))
+    both = crossed(rows) if rows is not None else None
     if both is not None:  # of seeds, all; of examples, as far as they were kept
         estimate = replace(over_seeds, examples=both.estimate.examples)
     spread = statistics.stdev(differences.values()) if len(differences) > 1 else math.nan
@@ -154,6 +158,7 @@ def compare(results: Results, arm: str, *, against: str, metric: str, model: str
             over_seeds=over_seeds.interval(1 - ALPHA),
             bootstrap=bca_interval(list(differences.values()), level=1 - ALPHA) if differences else None,
             examples=both,
+            over_examples=example_bootstrap(rows, level=1 - ALPHA) if rows is not None else None,
             mcnemar=tests,
             margin=margin,
             p_differs=estimate.p_differs(0.0),
@@ -202,10 +207,10 @@ def _blocking(flag: Flag) -> Flag:
     return flag if flag.code in ("PADDING-TIMED", "AUDIT-FAILED") else replace(flag, severity="invalid")
 
 
-def _over_examples(
+def _by_example(
     results: Results, arm: str, against: str, metric: str, model: str, seeds: list[int]
-) -> tuple[Crossed | None, dict[int, McNemar]]:
-    """Differences example by example, over the seeds in which both arms kept them for the same examples."""
+) -> tuple[NDArray[np.float64] | None, dict[int, McNemar]]:
+    """Differences (seeds, examples) over the seeds in which both arms kept the same examples, and a test of each."""
     rows, tests = [], {}
     for seed in seeds if metric in ("accuracy", "loss") else ():
         one, other = (_kept(results, name, seed, model) for name in (arm, against))
@@ -219,7 +224,7 @@ def _over_examples(
         rows.append(left - right)
     if len({len(row) for row in rows}) != 1 or len(rows) < 2 or len(rows[0]) < 2:
         return None, tests
-    return crossed(np.stack(rows)), tests
+    return np.stack(rows), tests
 
 
 def _kept(results: Results, arm: str, seed: int, model: str) -> Predictions | None:

@@ -16,7 +16,6 @@ from oelm.words.text import Lang, Text, say
 
 if TYPE_CHECKING:
     from oelm.analysis.claims import Judged, Ledger
-    from oelm.analysis.flags import Flag
     from oelm.analysis.results import Results
 
 
@@ -79,7 +78,7 @@ def check(
         return
     for name, one in judged.items():
         lines = [("claims-source", loaded.sources[one.claim.source][lang])]
-        said = [_line(found, lang) for found in one.flags] or [say("claims-clean")[lang]]
+        said = [found.line(lang) for found in one.flags] or [say("claims-clean")[lang]]
         lines += [("claims-checks", text) for text in said]
         lines += _computed(one, lang)
         lines += [("claims-note", note[lang]) for note in one.claim.notes]
@@ -124,10 +123,6 @@ def _show(name: str, claim: str, lines: list[tuple[str, str]], lang: Lang) -> No
         label = say(key)[lang]
         typer.echo(f"    {label if label != before else '':<{width}}  {text}")
         before = label
-
-
-def _line(found: Flag, lang: Lang) -> str:
-    return f"{found.severity:<7} {found.code}  {found.where}{': ' if found.where else ''}{found.message[lang]}"
 
 
 def _plain(one: Judged, ledger: Ledger) -> dict[str, Any]:

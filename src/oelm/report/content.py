@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from oelm.analysis.as_run import design_of_results
 from oelm.analysis.claims import Ledger, load_ledger
 from oelm.analysis.paired import from_seeds
-from oelm.analysis.run_checks import design_of_results
 from oelm.analysis.verdicts import Comparison
 from oelm.report.figures import plots
 from oelm.report.plot import DASH
@@ -272,7 +272,7 @@ def _peak_lr(record: Record) -> float | None:
 def _statistics(results: Results) -> list[Block]:
     found = list(results.comparisons.values())
     columns = [(say("column-arm"), False), (say("column-n"), True), (say("column-mean-difference"), True)]
-    columns += [(say(f"column-{name}"), True) for name in ("over-seeds", "bootstrap", "over-both")]
+    columns += [(say(f"column-{name}"), True) for name in ("over-seeds", "bootstrap", "over-examples", "over-both")]
     columns += [(say(f"column-{name}"), True) for name in ("se-seeds", "se-examples", "p-differs", "p-equivalent")]
     columns += [(say(f"column-{name}"), True) for name in ("detectable", "seeds-needed")]
     rows = []
@@ -289,6 +289,7 @@ def _statistics(results: Results) -> list[Block]:
                     number(one.estimate.mean if told else None, f"{one.estimate.mean:+.4f}"),
                     interval_cell(one.over_seeds if told else None, sign=True),
                     interval_cell(one.bootstrap, sign=True),
+                    interval_cell(one.over_examples, sign=True),
                     interval_cell(one.interval if both is not None else None, sign=True),
                     finite(both.seed_se if both is not None else one.estimate.seeds.se, ".4f"),
                     finite(one.estimate.examples.se if one.estimate.examples is not None else None, ".4f"),

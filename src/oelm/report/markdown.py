@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from urllib.parse import quote
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from oelm.report.content import Content
-from oelm.report.page import TEMPLATES, kind
+from oelm.report.page import environment
 from oelm.report.plot import Plot
 from oelm.report.svg import for_paper
 from oelm.version import __version__
-from oelm.words.text import Lang, Text, say
+from oelm.words.text import Lang, Text
 
 FIGURES = "report-figures"
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#$])")
@@ -22,7 +19,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]|~#$])")
 def markdown(content: Content, *, lang: Lang = "en", records: str = ".") -> str:
     """The report as Markdown; `records` is where the study's folder lies, seen from where the text will lie."""
     return (
-        _environment()
+        environment(html=False)  # every text goes through `words` instead
         .get_template("report.md.jinja")
         .render(
             content=content,
@@ -48,18 +45,3 @@ def escaped(text: str) -> str:
     """A text that Markdown shows as it is, on one line."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _SPECIAL.sub(r"\\\1", text)
-
-
-@cache
-def _environment() -> Environment:
-    # Not HTML: every text goes through `words` instead.
-    found = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=False,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.filters["kind"] = kind
-    found.globals["say"] = say
-    return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from oelm.report.content import Content
@@ -77,17 +77,23 @@ def _color(style: Style) -> str:
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import FileSystemLoader
+    found = environment(html=True)
+    found.filters |= {"both": both, "color": _color}
+    found.globals |= {"shapes": _SHAPES, "figure": lambda plot: Markup(for_page(plot.svg, plot.name))}
+    return found
 
+
+def environment(*, html: bool) -> Environment:
+    """What all templates of the report share. In HTML every text is escaped."""
     found = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
+        autoescape=html,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"both": both, "kind": kind, "color": _color}
-    found.globals |= {"say": say, "shapes": _SHAPES, "figure": lambda plot: Markup(for_page(plot.svg, plot.name))}
+    found.filters["kind"] = kind
+    found.globals["say"] = say
     return found
 
 
