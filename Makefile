@@ -28,12 +28,8 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY) ## figures for this machine, as ratios measured side by side
-	$(BIN)/python benchmarks/apply.py
-	$(BIN)/python benchmarks/step.py
-	$(BIN)/python benchmarks/training.py
-	$(BIN)/python benchmarks/same.py
-	$(BIN)/python benchmarks/report.py
+bench: $(READY) ## figures for this machine, as ratios measured side by side, in half an hour: benchmarks/RESULTS.md
+	$(BIN)/python benchmarks
 
 # torch goes first, so that nothing else asks for another build of it.
 $(READY): pyproject.toml constraints.txt

@@ -1,12 +1,13 @@
 """`oelm.apply` on a BERT-large shape, next to a loop of single float32 QRs, and the memory it takes.
 
-    python benchmarks/apply.py [--layers 24] [--pairs 15]
+    python benchmarks/apply.py [--layers 24] [--budget 60]
 
 The loop is the way it was done before: head by head, in float32, weights only. `apply` works in float64, checks every
 weight first, keeps a copy for undo and hashes what it wrote. Both are timed; so is the factorisation alone.
 """
 
 import argparse
+from collections.abc import Callable, Iterator
 
 import torch
 import transformers
@@ -14,22 +15,20 @@ from torch import nn
 from torch.profiler import profile
 
 import oelm
-from interleave import Ratio, interleave
 from oelm.heads.draw import orthonormalize_rows
+from result import Result, parser_for, tell
+from side_by_side import seconds_of, take_turns
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="time and memory of oelm.apply")
-    parser.add_argument("--layers", type=int, default=24)
-    parser.add_argument("--pairs", type=int, default=15)
-    options = parser.parse_args()
+def measure(options: argparse.Namespace) -> Iterator[Result]:
+    layers = 1 if options.quick else options.layers
     config = transformers.BertConfig(
-        num_hidden_layers=options.layers, hidden_size=1024, num_attention_heads=16, intermediate_size=4096, vocab_size=2
+        num_hidden_layers=layers, hidden_size=1024, num_attention_heads=16, intermediate_size=4096, vocab_size=2
     )
     torch.manual_seed(0)
     model = transformers.BertModel(config, add_pooling_layer=False)
     projections = [m for layer in model.encoder.layer for m in (layer.attention.self.query, layer.attention.self.key)]
-    print(f"BERT-large shape: {options.layers} layers, 16 heads of 64 x 1024, {torch.get_num_threads()} threads")
+    question = f"apply, BERT-large shape of {layers} layers"
 
     def loop() -> None:
         for projection in projections:
@@ -41,27 +40,38 @@ def main() -> None:
                 for heads in projection.weight.view(4, 4, 64, 1024):
                     heads.copy_(orthonormalize_rows(heads.double()))
 
-    treated: list[oelm.Applied] = []
+    def treat(init: str) -> Callable[[], float]:
+        def visit() -> float:
+            treated: list[oelm.Applied] = []
+            seconds = seconds_of(lambda: treated.append(oelm.apply(model, init=init, freeze="qk")))
+            treated[0].undo()
+            return seconds
 
-    def treat(init: str) -> None:
-        treated.append(oelm.apply(model, init=init, freeze="qk"))
+        return visit
 
-    def undo() -> None:
-        treated.pop().undo()
-
-    def against_loop(init: str) -> Ratio:
-        return interleave(lambda: treat(init), loop, pairs=options.pairs, after_a=undo)
-
-    print(f"factorisation alone / loop:           {interleave(batched, loop, pairs=options.pairs)}")
-    print(f"all of apply, orthogonalize / loop:   {against_loop('orthogonalize')}")
-    print(f"all of apply, orthogonal / loop:      {against_loop('orthogonal')}   (also draws, in float64)")
+    works = {
+        "loop": lambda: seconds_of(loop),
+        "factorisation": lambda: seconds_of(batched),
+        "orthogonalize": treat("orthogonalize"),
+        "orthogonal": treat("orthogonal"),
+    }
+    turns = take_turns(works, budget=options.budget)
+    for name, what, note in (
+        ("factorisation", "factorisation alone", ""),
+        ("orthogonalize", "all of apply, orthogonalize", ""),
+        ("orthogonal", "all of apply, orthogonal", "it also draws, in float64"),
+    ):
+        what = f"time, {what} / a loop of float32 QRs"
+        yield turns.result(name, "loop", question=question, what=what, note=note)
 
     layer = 2 * 1024 * 1024 * 4
     for keep_undo in (True, False):
         peak, kept = memory(model, keep_undo=keep_undo)
-        print(
-            f"memory of apply, keep_undo={keep_undo}: peak {peak / layer:.2f}, kept {kept / layer:.2f} "
-            f"(in units of one layer's Q/K, {layer / 2**20:.0f} MiB)"
+        yield Result(
+            question=question,
+            what=f"peak memory / one layer's queries and keys, keep_undo={keep_undo}",
+            value=peak / layer,
+            note=f"kept: {kept / layer:.2f} of {layer / 2**20:.0f} MiB",
         )
 
 
@@ -89,4 +99,6 @@ def memory(model: nn.Module, *, keep_undo: bool) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    main()
+    parser = parser_for(__doc__, budget=60)
+    parser.add_argument("--layers", type=int, default=24)
+    tell(measure, parser)

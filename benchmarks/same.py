@@ -1,30 +1,37 @@
 """The bench on two arms that are the same: its interval should hold 1.
 
-    python benchmarks/same.py [--budget 60]
+    python benchmarks/same.py [--sst2 FOLDER] [--budget 120]
 
-MiniLM on the sentences of the quickstart, both arms untreated. Run it with nothing else running.
+MiniLM on sentences, both arms untreated. Run it with nothing else running.
 """
 
 import argparse
-import tempfile
+import math
+from collections.abc import Iterator
 
-from oelm.bench.run import bench
-from oelm.study.load import load_study, study_from_dict
+from oelm.study.load import study_from_dict
+from result import Result, Target, parser_for, tell
+from sentences import add_sst2, benched, study_of
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="the bench on two arms that are the same")
-    parser.add_argument("--budget", type=float, default=60.0)
-    options = parser.parse_args()
-    data = load_study("quickstart").to_dict()
+def measure(options: argparse.Namespace) -> Iterator[Result]:
     arms = {name: {"init": "keep", "freeze": "none"} for name in ("baseline", "same")}
-    study = study_from_dict({**data, "arms": arms, "hypotheses": None})
-    with tempfile.TemporaryDirectory() as folder:
-        found = bench(study, budget=options.budget, memory=False, out=folder)
-    print(found)
+    study = study_from_dict({**study_of(options.sst2).to_dict(), "arms": arms, "hypotheses": None})
+    found = benched(study, budget=options.budget)
     ratio = found.arms["same"].ratios["step"]
-    print(f"the interval {'holds' if ratio.low <= 1 <= ratio.high else 'does not hold'} 1")
+    said = not math.isinf(ratio.high)
+    yield Result(
+        question="`oelm bench` on two equal arms, MiniLM",
+        what="step time, one / the other",
+        value=ratio.median,
+        low=ratio.low if said else None,
+        high=ratio.high if said else None,
+        target=Target(rule="holds", number=1.0),
+        seconds={name: arm.step_seconds for name, arm in found.arms.items()},
+        rounds=ratio.rounds,
+        note="; ".join((f"{found.seconds:.0f} s, stopped by {found.stopped_by}", *found.warnings)),
+    )
 
 
 if __name__ == "__main__":
-    main()
+    tell(measure, add_sst2(parser_for(__doc__, budget=120)))

@@ -56,8 +56,8 @@ class ReportError(OelmError):
 class Stopped(OelmError):
     """A signal asked a cell to stop; it has written its checkpoint."""
 
-    def __init__(self, what: str, *, signal: int):
-        super().__init__(what, hint="the same command goes on from here")
+    def __init__(self, what: str, *, signal: int, hint: str | None = "the same command goes on from here"):
+        super().__init__(what, hint=hint)
         self.signal = signal
 
 

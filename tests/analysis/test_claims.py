@@ -10,8 +10,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from made_bench import write_bench
+from made_runs import make_runs, study_of
 from oelm.analysis.claims import judge, ledger_from_dict, load_ledger, shipped_ledgers, standing
 from oelm.analysis.numbers import saving_ceiling
+from oelm.analysis.results import read_results
 from oelm.cli.claims import app
 from oelm.errors import OelmError, StudyError
 from oelm.study import yaml
@@ -168,6 +171,41 @@ def test_two_arms_with_the_same_numbers():
     assert not said(judged("C1"), "DUPLICATE-ROWS")
 
 
+def test_a_claim_about_times_is_judged_by_what_concerns_times(ledger):
+    """Its arms had other learning rates and a treated baseline: that changes no step's time."""
+    assert ledger.claims["C5"].of_times
+    assert not {"LR-DIFFERS", "BASELINE-TREATED"} & set(judge(ledger.claims["C5"]).codes)
+    assert judge(ledger.claims["C12"]).codes == ["SPEEDUP-ABOVE-CEILING", "SETTING-DIFFERS", "FEW-SEEDS"]
+    twin = judged("C5", {"results/step-time/metric": "accuracy", "results/step-time/better": "higher"})
+    assert {"LR-DIFFERS", "BASELINE-TREATED"} <= set(twin.codes), "of an accuracy it is another matter"
+    assert not ledger.claims["C8"].of_times, "it has times beside its perplexity"
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        (0.95, "bert-sst2-fair: a step of oelm-freeze is faster: 0.9500 of baseline's time"),
+        (1.0, "bert-sst2-fair: whether a step of oelm-freeze is faster is undecided: 1.0000"),
+        (1.05, "bert-sst2-fair: a step of oelm-freeze is slower: 1.0500"),
+        (0.7, "bert-sst2-fair: the step times of oelm-freeze and baseline cannot be compared (SPEEDUP-ABOVE-CEILING)"),
+    ],
+)
+def test_a_claim_about_step_times_stands_by_the_bench(tmp_path, ledger, told, sentence):
+    study = study_of(study="bert-sst2-fair", seeds=[0, 1])
+    folder = make_runs(tmp_path, study, examples=60, steps=10)
+    whole = standing(ledger.claims["C5"], {"bert-sst2-fair": read_results(folder)})
+    assert "step_seconds" in whole.en, "without a bench, by the records"
+    timed = standing(
+        ledger.claims["C5"], {"bert-sst2-fair": read_results(write_bench(folder, study, {"oelm-freeze": told}))}
+    )
+    assert timed.en.startswith(sentence)
+    assert "64 rounds" in timed.en
+    assert "64 轮" in timed.zh
+    assert "step_seconds" not in timed.en
+    accuracy = standing(ledger.claims["C1"], {"bert-sst2-fair": read_results(folder)})
+    assert "oelm bench" not in accuracy.en
+
+
 # -- the shipped ledger --------------------------------------------------------------------------------------------
 
 
@@ -200,7 +238,7 @@ def test_what_retests_a_claim_is_shipped(ledger):
 def test_without_records_nothing_is_said_yet(ledger):
     assert standing(ledger.claims["C1"], {}).en == "Not yet: bert-sst2-fair."
     assert "gpt-imdb-fair, gpt-agnews-fair, gpt-xnli-fair" in standing(ledger.claims["C11"], {}).en
-    assert "oelm bench" in standing(ledger.claims["C12"], {}).en
+    assert "oelm bench gpt-imdb-fair" in standing(ledger.claims["C12"], {}).en
     assert standing(ledger.claims["C1"], {}).zh == "尚未检验\uff08bert-sst2-fair\uff09。"
 
 
@@ -248,6 +286,12 @@ def test_all_problems_are_said_at_once_with_their_places():
         ("rules", [{"rule": "r", "value": "1", "of": "0", "above": "1"}], "must not be 0"),
         ("retested_by", [{}], "names no study: say why"),
         ("retested_by", [{"study": "bert-sst2-fair"}], "retested_by.0.arm  is missing"),
+        (
+            "retested_by",
+            [{"study": "bert-sst2-fare", "arm": "oelm-freeze"}],
+            "retested_by.0.study  'bert-sst2-fare' is no shipped study; did you mean 'bert-sst2-fair'?",
+        ),
+        ("retested_by", [{"study": "zzz", "arm": "oelm-freeze"}], "'zzz' is no shipped study; oelm studies ls"),
     ],
 )
 def test_what_makes_no_sense_together_is_refused(path, value, told):

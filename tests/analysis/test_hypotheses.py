@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from made_bench import ratio, write_bench
 from made_runs import TRAINABLE, make_runs, make_text_runs, study_of, text_study_of
 from oelm.analysis.paired import from_seeds, holm
 from oelm.analysis.results import load
@@ -250,3 +251,122 @@ def test_counts_that_vary_are_no_counts(tmp_path):
     one = load(make_runs(tmp_path, study, change=varying, **SMALL)).hypotheses[0]
     assert one.interval is not None
     assert one.standing == "undecided"
+
+
+# -- times that were measured in turns -------------------------------------------------------------------------------
+
+FASTER = "step_seconds(oelm-freeze) / step_seconds(baseline)"
+
+
+def timed(tmp_path, told, hypotheses, *, study=None, **parts):
+    study = study or study_of(seeds=[0, 1, 2], hypotheses=hypotheses)
+    folder = make_runs(tmp_path, study, **SMALL)
+    return load(write_bench(folder, study, told, **parts))
+
+
+@pytest.mark.parametrize(
+    ("told", "standing"),
+    [
+        (ratio(0.95, half=0.01), "supported"),
+        (ratio(0.95, half=0.10), "undecided"),
+        (ratio(1.00, half=0.01), "undecided"),
+        (ratio(1.05, half=0.01), "refuted"),
+        (ratio(0.95, rounds=3), "undecided"),
+    ],
+)
+def test_step_times_are_judged_by_the_bench(tmp_path, told, standing):
+    """The records of these runs say 0.95 in every seed; the bench says something else, and is believed."""
+    (one,) = timed(tmp_path, {"oelm-freeze": told}, {"H3": hypothesis(FASTER, "below", 1.0)}).hypotheses
+    assert (one.standing, one.timed, one.value, one.n) == (standing, True, told["median"], told["rounds"])
+    assert "in turns by oelm bench" in one.sentence.en
+    assert "由 oelm bench 轮流测得" in one.sentence.zh
+    assert f"{told['rounds']} rounds" in one.sentence.en
+    assert "seeds" not in one.sentence.en
+    if told["rounds"] < 6:
+        assert one.interval is None
+    else:
+        assert (one.interval.low, one.interval.high) == pytest.approx((told["low"], told["high"]), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "margin", "told", "standing"),
+    [
+        ("within", 0.03, ratio(1.0, half=0.01), "supported"),
+        ("within", 0.03, ratio(1.0, half=0.05), "undecided"),
+        ("within", 0.03, ratio(0.94, half=0.01), "refuted"),
+        ("above", 0.93, ratio(0.95, half=0.01), "supported"),
+        ("below", 0.93, ratio(0.95, half=0.01), "refuted"),
+    ],
+)
+def test_every_rule_on_times(tmp_path, rule, margin, told, standing):
+    results = timed(tmp_path, {"oelm-freeze": told}, {"H": hypothesis(FASTER, rule, margin)})
+    assert standings(results) == {"H": standing}
+
+
+def test_without_a_bench_of_both_arms_the_records_judge(tmp_path):
+    hypotheses = {
+        "timed": hypothesis(FASTER, "below", 1.0),
+        "not timed": hypothesis("step_seconds(freeze-only) / step_seconds(baseline)", "below", 1.0),
+        "a difference": hypothesis("step_seconds(oelm-freeze) - step_seconds(baseline)", "below", 0.0),
+        "whole": hypothesis("training_seconds(oelm-freeze) / training_seconds(baseline)", "below", 1.0),
+    }
+    results = timed(tmp_path, {"oelm-freeze": 0.95}, hypotheses)
+    assert {one.hypothesis.name: one.timed for one in results.hypotheses} == {
+        "timed": True,
+        "not timed": False,
+        "a difference": False,
+        "whole": False,
+    }
+
+
+@pytest.mark.parametrize(("nofreeze", "standing"), [(1.0, "supported"), (0.952, "undecided")])
+def test_h3_of_the_shipped_studies_is_between_two_arms_of_the_bench(tmp_path, nofreeze, standing):
+    """Both were measured against the baseline, and 0.95 is faster than it in either case."""
+    raw = load_study("gpt-tinystories-fair").to_dict()["hypotheses"]
+    study = text_study_of(arms=ARMS, seeds=[0, 1], hypotheses={"H3": raw["H3"]})
+    folder = make_text_runs(tmp_path, study)
+    told = {"oelm-freeze": 0.95, "oelm-nofreeze": nofreeze}
+    write_bench(folder, study, told)
+    if nofreeze < 1:  # it freezes nothing; its own speed-up is not what is asked here
+        study_file = json.loads((folder / "bench.json").read_text())
+        study_file["arms"]["oelm-nofreeze"]["at_most"] = 0.08
+        (folder / "bench.json").write_text(json.dumps(study_file))
+    (one,) = load(folder).hypotheses
+    assert (one.standing, one.timed) == (standing, True)
+    assert one.value == pytest.approx(0.95 / nofreeze)
+
+
+def test_faster_than_freezing_can_make_it_is_no_support(tmp_path):
+    hypotheses = {"H3": hypothesis(FASTER, "below", 1.0), "cost": RULES["costs little"]}
+    results = timed(tmp_path, {"oelm-freeze": 0.7}, hypotheses)
+    found = {one.hypothesis.name: one for one in results.hypotheses}
+    assert found["H3"].standing == "invalid"
+    assert "cannot be judged (SPEEDUP-ABOVE-CEILING)" in found["H3"].sentence.en
+    assert found["cost"].standing == "supported", "an accuracy is not timed"
+
+
+def test_what_is_wrong_with_the_times_of_records_does_not_concern_the_bench(tmp_path):
+    """One arm always first, on another machine: it blocks their times."""
+
+    def in_order(cell, record):
+        hour = 1 if cell.arm == "baseline" else 2
+        starts = [{"time": f"2026-11-{cell.seed + 1:02}T0{hour}:00:00+0000"}]
+        threads = 1 if cell.arm == "baseline" else 2
+        return replace(record, provenance=record.provenance | {"starts": starts, "threads": threads})
+
+    study = study_of(seeds=[0, 1, 2], hypotheses={"H3": hypothesis(FASTER, "below", 1.0)})
+    folder = make_runs(tmp_path, study, change=in_order, **SMALL)
+    assert standings(load(folder)) == {"H3": "invalid"}
+    assert standings(load(write_bench(folder, study, {"oelm-freeze": 0.95}))) == {"H3": "supported"}
+
+
+def test_times_share_the_five_percent_with_the_others(tmp_path):
+    """Certain by itself, and not among three: with them, its p is three times as large."""
+    told = {"oelm-freeze": {**ratio(0.98), "low": 0.965, "high": 0.999}}
+    alone = {"H3": hypothesis(FASTER, "below", 1.0)}
+    among = alone | {f"H{n}": hypothesis(DIFFERENCE, "above", 0.0) for n in (4, 5)}
+    (one,) = timed(tmp_path / "alone", told, alone).hypotheses
+    both = timed(tmp_path / "among", told, among).hypotheses[0]
+    assert one.standing == "supported"
+    assert both.p_supported == pytest.approx(3 * one.p_supported)
+    assert both.standing == "undecided"

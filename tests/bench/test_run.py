@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ import tiny_study
 from oelm.bench.run import bench
 from oelm.bench.stepper import Marks, _by_part
 from oelm.bench.surroundings import Watching, interference
-from oelm.errors import StudyError
+from oelm.errors import CellError, DiskError, StudyError
 from oelm.study.load import study_from_dict
+from oelm.study.plan import Cell, resolve, what_changed
 from oelm.train.watch import Watch
 
 pytestmark = pytest.mark.slow
@@ -66,17 +68,18 @@ def test_the_parts_of_a_step_with_several_passes():
 
 
 def test_arms_see_the_same_batches_and_their_own_optimiser(tmp_path, monkeypatch):
-    import oelm.bench.run as run
+    import oelm.bench.arms as arms
 
     visits = []
-    visit = run.Stepper.visit
+    visit = arms.Stepper.visit
 
-    def noted(self, steps):
-        rows = [[batch.inputs["input_ids"].numpy().tobytes() for batch in passes] for passes in steps]
+    def noted(self, first, steps):
+        batches = [self._batches(step) for step in range(first, first + steps)]
+        rows = [[batch.inputs["input_ids"].numpy().tobytes() for batch in passes] for passes in batches]
         visits.append((id(self), id(self.loop.optimizer), rows))
-        return visit(self, steps)
+        return visit(self, first, steps)
 
-    monkeypatch.setattr(run.Stepper, "visit", noted)
+    monkeypatch.setattr(arms.Stepper, "visit", noted)
     clock = FakeClock()
     bench(study(tmp_path, frozen=FROZEN), budget=200, precision=1e-9, memory=False, out=tmp_path, now=clock)
     steppers = {who for who, _, _ in visits}
@@ -119,15 +122,15 @@ def test_freezing_has_a_ceiling_and_spares_memory(tmp_path):
 
 
 def test_a_speed_up_that_freezing_cannot_give_is_named(tmp_path, monkeypatch):
-    import oelm.bench.run as run
+    import oelm.bench.arms as arms
 
-    visit = run.Stepper.visit
+    visit = arms.Stepper.visit
 
-    def fast(self, steps):
-        seconds = visit(self, steps)
-        return seconds * 0.7 if self.loop.applied.treatment.freeze == "qk" else seconds
+    def fast(self, first, steps):
+        seen = visit(self, first, steps)
+        return replace(seen, seconds=0.7 * seen.seconds) if self.loop.applied.treatment.freeze == "qk" else seen
 
-    monkeypatch.setattr(run.Stepper, "visit", fast)
+    monkeypatch.setattr(arms.Stepper, "visit", fast)
     found = bench(
         study(tmp_path, frozen=FROZEN), budget=1e6, precision=0.5, memory=False, out=tmp_path, now=FakeClock()
     )
@@ -139,9 +142,14 @@ def test_a_speed_up_that_freezing_cannot_give_is_named(tmp_path, monkeypatch):
     ("options", "told"),
     [
         ({"arms": []}, "cannot be compared"),
-        ({"arms": ["frzen"]}, "has no arm 'frzen'"),
+        ({"arms": ["frzen"]}, "has no arm 'frzen'; did you mean 'frozen'"),
+        ({"arms": [" frozen"]}, "has no arm ' frozen'; did you mean 'frozen'"),
+        ({"arms": ["baseline", "baseline"]}, "cannot be compared"),
         ({"precision": 0.0}, "precision"),
+        ({"precision": 1.0}, r"not between 0 and 1\n.*--precision 0\.01"),
+        ({"precision": float("nan")}, "precision"),
         ({"budget": -1.0}, "no time"),
+        ({"budget": float("nan")}, "no time"),
         ({"budget": 1e-9}, "too short for one round"),
     ],
 )
@@ -149,6 +157,60 @@ def test_bad_input(tmp_path, options, told):
     with pytest.raises(StudyError, match=told):
         bench(study(tmp_path, frozen=FROZEN), memory=False, out=tmp_path, **options)
     assert not (tmp_path / "tiny").exists()
+
+
+def test_an_arm_that_is_named_twice_is_timed_once(tmp_path):
+    clock = FakeClock()
+    found = bench(
+        study(tmp_path, frozen=FROZEN, other=FROZEN),
+        arms=["frozen", "frozen", "baseline"],
+        budget=100,
+        memory=False,
+        out=tmp_path,
+        now=clock,
+    )
+    assert list(found.arms) == ["baseline", "frozen"]
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_where_nothing_can_be_written_nothing_is_measured(tmp_path, monkeypatch, place):
+    import oelm.bench.run as run
+
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setattr(run, "take_turns", None)
+    with pytest.raises(DiskError, match="file is in the way: a file, not a folder"):
+        bench(study(tmp_path, frozen=FROZEN), memory=False, out=tmp_path / place)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "no-such-kind"])
+def test_a_device_that_is_asked_for_and_absent(tmp_path, monkeypatch, device):
+    monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", device)
+    with pytest.raises(CellError, match=rf"there is no device '{device}' here\n.*ACCELERATE_TORCH_DEVICE"):
+        bench(study(tmp_path, frozen=FROZEN), memory=False, out=tmp_path)
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_what_was_measured_and_on_what_is_written_down(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    given = study(tmp_path, frozen=FROZEN)
+    found = bench(given, budget=100, precision=0.5, memory=False, out=tmp_path, now=FakeClock())
+    name = found.provenance["cpu"]
+    assert found.device == f"cpu ({name})"
+    assert f" tokens on cpu ({name}), " in str(found).splitlines()[0]
+    kept = json.loads((tmp_path / "tiny" / "bench.json").read_text())
+    assert kept["device"] == found.device
+    assert kept["apart"] is None
+    for arm in ("baseline", "frozen"):
+        now = resolve(given, Cell(arm=arm, seed=0)).to_dict()
+        assert what_changed(kept["made_with"][arm], now) == []
+    other = resolve(study(tmp_path, frozen={**FROZEN, "freeze": "k"}), Cell(arm="frozen", seed=0)).to_dict()
+    assert what_changed(kept["made_with"]["frozen"], other) == ["treatment.freeze: was 'qk', is 'k'"]
+    around = kept["surroundings"]
+    assert around["threads"] == torch.get_num_threads()
+    assert around["interop_threads"] == torch.get_num_interop_threads()
+    assert around["affinity"] == sorted(os.sched_getaffinity(0))
+    assert around["cores"] == len(around["affinity"])
+    assert {"others", "load", "gpu_clock", "gpu_temperature"} <= set(around)
 
 
 def test_arms_of_another_shape_are_refused(tmp_path):
@@ -164,7 +226,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
                 os.kill(os.getpid(), signal.SIGINT)
 
     found = bench(
-        study(tmp_path, frozen=FROZEN), budget=60, precision=1e-9, memory=True, out=tmp_path, watch=Impatient()
+        study(tmp_path, frozen=FROZEN), budget=60, precision=1e-9, memory=False, out=tmp_path, watch=Impatient()
     )
     assert (found.stopped_by, found.rounds) == ("interrupted", 3)
     assert json.loads((tmp_path / "tiny" / "bench.json").read_text())["rounds"] == 3
@@ -184,6 +246,39 @@ def test_the_command(tmp_path):
     assert "Traceback" not in bad.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--arms", "baseline"], "one arm, 'baseline', cannot be compared"),
+        (["--arms", "oelm-freeze,frozen"], "has no arm 'frozen'"),
+        (["--set", "arms.oelm-freeze.changes={batch.size: 4}"], "is of another shape"),
+        (["--budget", "0.001s"], "too short for one round"),
+        (["--precision", "1%"], "--precision"),
+        (["--precision", "1"], "not between 0 and 1"),
+        (["--out", "FILE"], "is in the way: a file, not a folder"),
+        pytest.param(
+            ["--set", "recipe.precision=fp16"],
+            "fp16 needs a GPU",
+            marks=pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU"),
+        ),
+    ],
+)
+def test_bad_input_on_the_command_line(tmp_path, monkeypatch, capsys, options, told):
+    from oelm.cli.main import main
+
+    (tmp_path / "file").write_text("in the way")
+    path, given = tiny_study.make(tmp_path), [option.replace("FILE", str(tmp_path / "file")) for option in options]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["oelm", "bench", str(path), "--no-memory", *given])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert told in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "runs").exists()
+
+
 def test_others_are_seen():
     """What this process does is not taken for somebody else's work."""
     watching = Watching()
@@ -193,3 +288,21 @@ def test_others_are_seen():
     assert sample.own_cores > 0
     share = interference([sample])
     assert share is None or share >= 0
+
+
+def test_processes_of_our_own_are_not_others(monkeypatch):
+    import oelm.bench.surroundings as surroundings
+
+    times = iter([(1, 0, 10, 1), (2, 0, 40, 3)])  # user, system, and those of children
+
+    def told():
+        user, system, children_user, children_system = next(times)
+        return os.times_result((user, system, children_user, children_system, 0.0))
+
+    moments, busy = iter([0.0, 40.0]), iter([100.0, 145.0])
+    monkeypatch.setattr(surroundings.os, "times", told)
+    monkeypatch.setattr(surroundings.time, "perf_counter", lambda: next(moments))
+    monkeypatch.setattr(surroundings, "_busy", lambda: next(busy))
+    sample = Watching().sample()
+    assert sample.own_cores == pytest.approx((1 + 30 + 2) / 40)
+    assert sample.others_cores == pytest.approx((45 - 33) / 40)

@@ -1,5 +1,6 @@
 """The command line: what it prints, and its exit codes."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import oelm
-from oelm.cli.main import main
+from oelm.cli.main import COMMANDS, main
 from zoo import FAMILIES
 
 BERT, GPT2 = (next(f for f in FAMILIES if f.name == name) for name in ("bert", "gpt2"))
@@ -63,6 +64,30 @@ def test_help_does_not_wait_for_torch(words, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "oelm" in done.stdout
     assert oelm.__version__ in done.stdout or "--help" in words
+
+
+def test_every_command_is_listed_and_there(run):
+    listed = run("--help").stdout
+    for name, (module, told) in COMMANDS.items():
+        found = importlib.import_module(f"oelm.cli.{module}")
+        assert hasattr(found, "app") or callable(getattr(found, name))
+        assert name in listed
+        assert told.split()[0] in listed
+        assert f"oelm {name}" in run(name, "--help").stdout
+    bad = run("comapre")
+    assert bad.returncode == 2
+    assert "did you mean 'compare'" in bad.stderr
+
+
+def test_the_list_of_commands_waits_for_none_of_them():
+    code = "import sys; sys.argv = ['oelm', '--help']; from oelm.cli.main import app; app(standalone_mode=False);"
+    heavy = ("pydantic", "yaml", "numpy", "rich", "jinja2", "oelm.study", "oelm.records")
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code} print([name for name in {heavy} if name in sys.modules])"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
 def test_inspect_shows_layout_heads_counts_and_savings(run, base):
@@ -174,7 +199,7 @@ def test_audit_counts_what_is_in_the_files(run, treated):
         (["audit", "NOWHERE"], "there is no folder"),
         (["audit", "BASE", "--against", "NOWHERE"], "no model could be loaded"),
         (["audit", "BASE", "--agianst", "NOWHERE"], "--against"),
-        (["inspekt"], "No such command"),
+        (["inspekt"], "did you mean 'inspect'"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(run, words, says, base, tmp_path):

@@ -203,19 +203,43 @@ def test_dropout_modules_see_what_they_should() -> None:
     assert seen[block + "feed_forward.output_dropout"][0][0] is seen[block + "feed_forward.down_proj"][1]
 
 
-def test_attention_probabilities_are_dropped_only_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    dropped: list[float] = []
-    attend = F.scaled_dot_product_attention
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_attention_probabilities_are_dropped_only_in_training(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By torch's fused attention where it can, by ourselves on a CPU, where it cannot."""
+    fused: list[float] = []
+    ours: list[float] = []
+    attend, drop = F.scaled_dot_product_attention, gpt.drop
 
     def recording(*args: Any, dropout_p: float, **kwargs: Any) -> Tensor:
-        dropped.append(dropout_p)
+        fused.append(dropout_p)
         return attend(*args, dropout_p=dropout_p, **kwargs)
 
+    def dropping(given: Tensor, p: float) -> Tensor:
+        ours.append(p)
+        return drop(given, p)
+
     monkeypatch.setattr(F, "scaled_dot_product_attention", recording)
-    model = causal_lm(dropout=0.3)
-    model(tokens(1, 4))
-    model.train()(tokens(1, 4))
-    assert dropped == [0.0, 0.0, 0.3, 0.3]
+    monkeypatch.setattr(gpt, "drop", dropping)
+    model = causal_lm(dropout=0.3).to(device)
+    model(tokens(1, 4).to(device))
+    model.train()(tokens(1, 4).to(device))
+    assert fused == ([0.0, 0.0] if device == "cpu" else [0.0, 0.0, 0.3, 0.3])
+    assert ours == ([0.3, 0.3] if device == "cpu" else [])
+
+
+@pytest.mark.parametrize("padded", [None, "left", "right"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_with_dropout_sees_what_attention_without_sees(causal: bool, padded: str | None) -> None:
+    """The share is so small that nothing is dropped: what remains is the other way to attend."""
+    config = OelmGPTConfig.preset("mini-128", vocab_size=50, num_labels=2, dropout=1e-7, causal=causal)
+    torch.manual_seed(0)
+    model = gpt.OelmGPTForSequenceClassification(config).eval()
+    mask = torch.ones(2, 6, dtype=torch.long)
+    if padded is not None:
+        mask[0, slice(0, 2) if padded == "left" else slice(4, 6)] = 0
+    inputs = {"input_ids": tokens(2, 6), **({} if padded is None else {"attention_mask": mask})}
+    without = model(**inputs).logits
+    torch.testing.assert_close(model.train()(**inputs).logits, without, rtol=1e-4, atol=1e-5)
 
 
 def test_eager_attention_drops_probabilities_only_in_training() -> None:

@@ -1,4 +1,4 @@
-"""A study with everything a report can show, made once: tuning, hypotheses, heads, five arms, and hostile words."""
+"""A study with everything a report can show, made once: tuning, hypotheses, heads, a bench, and hostile words."""
 
 import json
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from made_bench import write_bench, write_shapes
 from made_runs import STUDY, make_runs, study_of
 from oelm.analysis.results import Results, read_results
 from oelm.report.content import Content, content_of
@@ -17,6 +18,8 @@ ARMS = {
     "oelm-nofreeze": {"init": "orthogonalize", "scale": "match", "freeze": "none"},
     "oelm-random_2": {"init": "gaussian", "scale": 0.02, "freeze": "qk"},
 }
+
+RATIOS = {"freeze-only": 0.952, "oelm-freeze": 0.949, "oelm-nofreeze": 1.001, "oelm-random_2": 0.955}
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ def rich_study(**parts):
                     "estimand": "accuracy(oelm-freeze) - accuracy(baseline)",
                     "rule": "above",
                     "margin": -0.02,
+                },
+                "H3": {
+                    "statement": "a step takes less time",
+                    "estimand": "step_seconds(oelm-freeze) / step_seconds(oelm-nofreeze)",
+                    "rule": "below",
+                    "margin": 1.0,
                 },
             },
             **parts,
@@ -85,7 +94,10 @@ def hostile():
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
     truth = {"baseline": 0.90, "freeze-only": 0.897, "oelm-freeze": 0.86, "oelm-nofreeze": 0.94, "oelm-random_2": 0.82}
-    folder = make_runs(tmp_path_factory.mktemp("rich"), rich_study(), accuracy=truth, change=lively)
+    study = rich_study()
+    folder = make_runs(tmp_path_factory.mktemp("rich"), study, accuracy=truth, change=lively)
+    write_bench(folder, study, RATIOS, warnings=[f"the machine was busy {HOSTILE}"])
+    write_shapes(folder, study, ("freeze-only", "oelm-freeze"))
     results = read_results(folder)
     return Made(folder=folder, results=results, content=content_of(results))
 

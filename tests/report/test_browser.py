@@ -92,7 +92,7 @@ def test_it_opens_without_a_complaint(browser, url):
     browser.get(url)
     assert browser.get_log("browser") == []
     assert browser.title == "bert-sst2-fair"
-    assert len(browser.find_elements("css selector", ".drawing svg")) == 9
+    assert len(browser.find_elements("css selector", ".drawing svg")) == 11
 
 
 def test_hostile_words_do_not_run(opened, hostile):

@@ -47,6 +47,7 @@ def test_the_order(made):
         "verdict",
         "checks",
         "results",
+        "times",
         "figures",
         "differences",
         "hypotheses",
@@ -289,6 +290,9 @@ FAMILIES = {
     "heads-": ["start", "final"],
     "entropy-": ["start", "final"],
     "practice-": ["quality", "memory", "fastest"],
+    "times-": ["precision", "budget", "interrupted"],
+    "part-": ["step", "forward", "backward", "optimizer", "best"],
+    "column-": ["forward", "backward", "optimizer", "at-best", "reached", "outliers", "whole-runs"],
 }
 
 
@@ -296,7 +300,7 @@ def keys_used():
     for path in SOURCES:
         text = path.read_text()
         yield from re.findall(r'say\(\s*"([\w-]+)"\s*[,)]', text)
-        yield from re.findall(r'"((?:axis|corner|overall|practice|differences|figure)-[\w-]+)"', text)
+        yield from re.findall(r'"((?:axis|corner|overall|practice|differences|figure|times|part)-[\w-]+)"', text)
         for prefix in re.findall(r'say\(\s*f?"([\w-]+-)(?:\{|")', text):
             yield from (prefix + rest for rest in FAMILIES.get(prefix, []))
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oelm.report
+from made_bench import ratio, write_bench, write_shapes
 from made_runs import make_runs, study_of
 from oelm.analysis.results import read_results
 from oelm.report.convergence import convergence
@@ -22,7 +23,7 @@ from oelm.words.text import Text, plain
 
 pytestmark = pytest.mark.slow
 
-NAMES = ["curves", "forest", "corners", "size", "speed", "tuning", "best-of-k", "heads", "entropy"]
+NAMES = ["curves", "forest", "corners", "size", "speed", "timed", "shapes", "tuning", "best-of-k", "heads", "entropy"]
 NASTY = "<script>alert(\"1\")</script> $x^2$ & 'y'"
 
 
@@ -139,6 +140,73 @@ def test_damaged_measurements_of_heads_are_passed_over(tmp_path):
     found = {one.name: one for one in plots(read_results(make_runs(tmp_path, change=change)))}
     assert found["heads"].svg is None
     assert found["entropy"].svg is None
+
+
+def test_the_bench_is_drawn_part_by_part(made):
+    found = tips(figures(made.content)["timed"].svg)
+    assert len(found) == 4 * 4
+    assert "oelm-freeze, whole step: 0.9490, 95 % interval 0.9396 to 0.9585" in found
+    for part, told in (("forward", "1.0000"), ("backward", f"{0.949**1.5:.4f}"), ("optimizer", "0.9200")):
+        assert any(tip.startswith(f"oelm-freeze, {part}: {told}, 95 % interval ") for tip in found)
+    assert not any("baseline" in tip for tip in found), "it is the unit"
+
+
+def test_marks_of_the_bench_are_where_their_values_are(made):
+    """The line at 1, the marks at the best that freezing could do, and the points, on one scale."""
+    root = ElementTree.fromstring(figures(made.content)["timed"].svg)
+    places = {}
+    for point in root.iter():
+        told = re.match(r"(.*), whole step: ([\d.]+)", point.get("data-tip") or "")
+        if told:
+            corners = [float(x) for x, _ in re.findall(r"(-?[\d.]+) (-?[\d.]+)", point.get("d"))]
+            places[told[1]] = (min(corners) + max(corners)) / 2, float(told[2])
+    (one, first), (other, second) = places["oelm-freeze"], places["oelm-nofreeze"]
+    scale = (other - one) / (second - first)
+    marks = {}
+    for group in root.iter():
+        paths = [path for path in group.iter() if path.tag.endswith("path") and "stroke-dasharray" in path.get("style")]
+        if group.get("data-arm") and len(paths) == 1:
+            marks[group.get("data-arm")] = float(re.match(r"M ([\d.]+)", paths[0].get("d"))[1])
+    assert set(marks) == set(made.results.arms) - {"baseline"}
+    assert marks["oelm-freeze"] == pytest.approx(one + (0.945 - first) * scale, abs=0.1)
+    assert marks["oelm-nofreeze"] == pytest.approx(one + (1.0 - first) * scale, abs=0.1)
+
+
+def test_shapes_are_drawn_with_a_line_for_each_length_and_batch(made):
+    svg = figures(made.content)["shapes"].svg
+    found = tips(svg)
+    assert len(found) == 2 * 3 * 2
+    assert "oelm-freeze, width 512, 128 tokens, batch 32: 0.9550, 95 % interval 0.9455 to 0.9646" in found
+    root = ElementTree.fromstring(svg)
+    lines = [
+        group
+        for group in root.iter()
+        if group.get("data-arm") == "oelm-freeze"
+        and any("stroke-dasharray" in path.get("style", "") for path in group.iter())
+    ]
+    assert len(lines) == 2, "the best that freezing could do, for every length and batch"
+    words = [one.text for one in root.iter() if one.tag.endswith("text")]
+    assert {"32 tokens, batch 8", "128 tokens, batch 32", "freeze-only", "128", "256", "512"} <= set(words)
+
+
+def test_a_bench_of_few_rounds_is_drawn_without_intervals(tmp_path):
+    study = study_of(seeds=[0])
+    folder = write_bench(make_runs(tmp_path, study, examples=60), study, {"oelm-freeze": ratio(0.95, rounds=3)})
+    timed = next(one for one in plots(read_results(folder)) if one.name == "timed")
+    assert "oelm-freeze, whole step: 0.9500, 95 % interval \u2013 to \u2013" in tips(timed.svg)
+    assert "nan" not in timed.svg
+
+
+def test_more_shapes_than_can_be_told_apart_are_counted(tmp_path):
+    study = study_of(seeds=[0])
+    points = [
+        {"width": 64, "length": length, "batch": 8, "arm": "oelm-freeze", "ratio": ratio(0.97), "ceiling": 0.04}
+        for length in range(1, 15)
+    ]
+    folder = write_shapes(make_runs(tmp_path, study, examples=60), study, (), points=points)
+    shapes = next(one for one in plots(read_results(folder)) if one.name == "shapes")
+    assert len(tips(shapes.svg)) == 11
+    assert "Not drawn for lack of room: 3 more." in shapes.caption.en
 
 
 @pytest.mark.parametrize("number", [3, 7, 10])

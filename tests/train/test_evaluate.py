@@ -14,6 +14,7 @@ from torch import nn
 from oelm.data.tasks import task_named
 from oelm.data.tokens import Examples, Windows
 from oelm.train.evaluate import classification_metrics, evaluate
+from oelm.train.objective import Objective
 
 SST2, MNLI, COLA, AG, TEXT = map(task_named, ("sst2", "mnli", "cola", "ag_news", "text"))
 CPU = torch.device("cpu")
@@ -69,7 +70,13 @@ def test_examples(batch_size):
     ticks = []
     model = Counts().train()
     measured = evaluate(
-        model, split, task=SST2, batch_size=batch_size, pad=77, device=CPU, tick=lambda *now: ticks.append(now)
+        Objective(model),
+        split,
+        task=SST2,
+        batch_size=batch_size,
+        pad=77,
+        device=CPU,
+        tick=lambda *now: ticks.append(now),
     )
     means = np.array([split.tokens[a:b].mean() for a, b in zip(split.offsets[:-1], split.offsets[1:], strict=True)])
     logits = np.stack([np.ones(7), means], axis=1)
@@ -95,7 +102,7 @@ class Uniform(nn.Module):
 
 def test_windows():
     split = Windows(tokens=np.arange(22, dtype=np.uint16) % 8, length=4)
-    measured = evaluate(Uniform(), split, task=TEXT, batch_size=2, pad=0, device=CPU)
+    measured = evaluate(Objective(Uniform()), split, task=TEXT, batch_size=2, pad=0, device=CPU)
     assert measured.metrics == pytest.approx({"perplexity": 8, "loss": math.log(8)})
     assert measured.predictions["loss"] == pytest.approx(np.full(5, 4 * math.log(8)))
     assert measured.predictions["tokens"].tolist() == [4] * 5
@@ -103,7 +110,7 @@ def test_windows():
 
 def test_a_perplexity_beyond_all_numbers_is_infinite():
     split = Windows(tokens=np.arange(9, dtype=np.uint16) % 8, length=4)
-    measured = evaluate(Uniform(1e4), split, task=TEXT, batch_size=2, pad=0, device=CPU)
+    measured = evaluate(Objective(Uniform(1e4)), split, task=TEXT, batch_size=2, pad=0, device=CPU)
     assert measured.metrics == {"perplexity": math.inf, "loss": pytest.approx(1e4)}
 
 
@@ -113,5 +120,5 @@ def test_an_error_leaves_the_mode_as_it_was():
 
     model = Counts().train()
     with pytest.raises(KeyboardInterrupt):
-        evaluate(model, examples([2, 2]), task=SST2, batch_size=1, pad=0, device=CPU, tick=stop)
+        evaluate(Objective(model), examples([2, 2]), task=SST2, batch_size=1, pad=0, device=CPU, tick=stop)
     assert model.training

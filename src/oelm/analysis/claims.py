@@ -21,6 +21,8 @@ from oelm.analysis.flags import Flag, worst_first
 from oelm.analysis.numbers import Average, Better
 from oelm.analysis.paired import Interval, from_seeds
 from oelm.analysis.printed import duration, printed
+from oelm.analysis.timed import timed_pair
+from oelm.analysis.verdicts import TIME_CHECKS, TIMES
 from oelm.errors import OelmError, StudyError, did_you_mean
 from oelm.study import yaml
 from oelm.study.load import checked, load_study
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 FIRST = "oelm-first"
 """The ledger of the reports that the method comes from."""
 _SHARES = ("accuracy", "f1", "macro_f1")
+# What can be wrong with a claim about times alone. A learning rate changes no step's time.
+_OF_TIMES = (*TIME_CHECKS, "FEW-SEEDS", "DUPLICATE-ROWS")
 _STRICT: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
 
 
@@ -244,6 +248,11 @@ class Claim:
     """What is known and no check can see."""
     retested_by: tuple[Retest, ...] = ()
 
+    @property
+    def of_times(self) -> bool:
+        """Whether it is about times and nothing else."""
+        return bool(self.results) and all(table.metric in TIMES for table in self.results.values())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
@@ -284,6 +293,7 @@ def ledger_from_dict(raw: Any, *, where: str = "the ledger") -> Ledger:
 
 
 def _problems(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    shipped = shipped_studies()
     for name, claim in ledger.claims.items():
         at = f"claims.{name}"
         if claim.source not in ledger.sources:
@@ -310,6 +320,9 @@ def _problems(ledger: Ledger) -> Iterator[tuple[str, str]]:
                 yield f"{at}.retested_by.{number}", "names no study: say why"
             if retest.study is not None and retest.arm is None:
                 yield f"{at}.retested_by.{number}.arm", "is missing"
+            if retest.study is not None and retest.study not in shipped:
+                known = did_you_mean(retest.study, shipped) or "; oelm studies ls lists them"
+                yield f"{at}.retested_by.{number}.study", f"'{retest.study}' is no shipped study{known}"
 
 
 def _table_problems(table: Table, at: str) -> Iterator[tuple[str, str]]:
@@ -379,6 +392,8 @@ def judge(claim: Claim) -> Judged:
         )
     if claim.schedule is not None:
         flags += numbers.inert_schedule(says=claim.schedule.says, was=claim.schedule.was, where="schedule")
+    if claim.of_times:
+        flags = [found for found in flags if found.code in _OF_TIMES]
     return Judged(claim=claim, flags=tuple(worst_first(flags)), paired=tuple(_paired(claim)))
 
 
@@ -406,25 +421,36 @@ def design_of_claim(claim: Claim) -> Design:
 
 
 def standing(claim: Claim, results_by_study: Mapping[str, Results]) -> Text:
-    """What our own records say of it so far."""
+    """What our own records say of it so far; of step times, what was measured in turns, where it was."""
     told, waiting = [], []
     for retest in claim.retested_by:
         if retest.study is None:
             told.append(say("standing-no-study", why=retest.why))
             continue
         results = results_by_study.get(retest.study)
-        if results is None or not {retest.arm, retest.against or results.study.compare.against} <= set(results.arms):
-            waiting.append(retest.study)
+        verdict = _verdict(retest, results) if results is not None else None
+        if results is None or verdict is None:
+            waiting.append(f"oelm bench {retest.study}" if retest.metric == "step_seconds" else retest.study)
             continue
-        assert retest.arm is not None
-        found = results.compare(retest.arm, against=retest.against, metric=retest.metric)
-        told.append(say("standing-verdict", study=retest.study, verdict=found.sentence))
+        told.append(say("standing-verdict", study=retest.study, verdict=verdict))
         changed = _changed(results.study)
         if changed:
             told.append(say("standing-changed", what="; ".join(changed[:3])))
     if waiting or not told:
         told.append(say("standing-not-yet", studies=", ".join(dict.fromkeys(waiting)) or "-"))
     return joined(told)
+
+
+def _verdict(retest: Retest, results: Results) -> Text | None:
+    """None where there are no results of both arms."""
+    assert retest.arm is not None
+    against = retest.against or results.study.compare.against
+    timed = timed_pair(results.bench, retest.arm, against) if retest.metric == "step_seconds" else None
+    if timed is not None:
+        return timed.sentence
+    if not {retest.arm, against} <= set(results.arms):
+        return None
+    return results.compare(retest.arm, against=against, metric=retest.metric).sentence
 
 
 def _changed(study: Study) -> list[str]:

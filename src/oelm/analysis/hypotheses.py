@@ -2,6 +2,9 @@
 
 `supported` if the estimand certainly keeps to the rule, `refuted` if it certainly does not, at 5 % and corrected by
 Holm's method over the hypotheses of the study; a count is exact. Where a check blocks it, it is `invalid`.
+
+A ratio of step times is judged by what `oelm bench` measured in turns, where it measured both arms: whole trainings on
+a machine that others use measure the machine as well.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from oelm.analysis.flags import Flag
-from oelm.analysis.paired import Interval, from_seeds, holm
+from oelm.analysis.paired import Estimate, Interval, from_seeds, holm
 from oelm.analysis.results import Results
+from oelm.analysis.timed import TimedPair, timed_pair
 from oelm.analysis.verdicts import ALPHA, COUNTED, compare, flags_of
 from oelm.study.hypothesis import Hypothesis
 from oelm.words.text import Text, plain, say
@@ -30,10 +34,13 @@ class Judged:
     interval: Interval | None
     """95 %; none for a count, which is exact."""
     n: int
+    """Seeds, or rounds if it was `timed`."""
     p_supported: float
     p_refuted: float
     flags: tuple[Flag, ...]
     sentence: Text
+    timed: bool = False
+    """Whether it is judged by the bench."""
 
     def __str__(self) -> str:
         return self.sentence.en
@@ -58,6 +65,10 @@ def judge_hypotheses(results: Results) -> list[Judged]:
 
 def _judge(results: Results, hypothesis: Hypothesis) -> Judged:
     estimand = hypothesis.estimand
+    if estimand.form == "ratio" and estimand.metric == "step_seconds" and estimand.against is not None:
+        pair = timed_pair(results.bench, estimand.arm, estimand.against)
+        if pair is not None:
+            return _judge_timed(hypothesis, pair)
     by_seed = _estimand_values(results, hypothesis)
     values = list(by_seed.values())
     ratio = estimand.form == "ratio"
@@ -83,21 +94,48 @@ def _judge(results: Results, hypothesis: Hypothesis) -> Judged:
     estimate = from_seeds([math.log(value) for value in values] if ratio else values)
     if estimand.form == "difference":  # on the same evidence as the comparison of these arms
         estimate = compare(results, estimand.arm, against=against, metric=estimand.metric).estimate
-    lower, upper = (_log(low), _log(high)) if ratio else (low, high)
-    inside = max(estimate.p_above(lower), estimate.p_below(upper))
-    outside = min(estimate.p_below(lower), estimate.p_above(upper))
+    supported, refuted = _p_values(hypothesis, estimate)
     interval = estimate.interval(1 - ALPHA)
     if ratio:
         interval = Interval(low=_exp(interval.low), high=_exp(interval.high), level=interval.level)
-    sides = 1 if hypothesis.rule == "within" else 2  # two one-sided tests need no doubling
     return Judged(
         **blank,
         standing=standing,
         value=_exp(estimate.mean) if ratio else estimate.mean,
         interval=interval,
-        p_supported=1.0 if estimate.no_variation else min(1.0, sides * inside),
-        p_refuted=1.0 if estimate.no_variation else min(1.0, 2 * outside),
+        p_supported=supported,
+        p_refuted=refuted,
     )
+
+
+def _judge_timed(hypothesis: Hypothesis, pair: TimedPair) -> Judged:
+    """By what was measured in turns; the checks of records do not concern it."""
+    supported, refuted = _p_values(hypothesis, pair.estimate) if pair.estimate is not None else (1.0, 1.0)
+    return Judged(
+        hypothesis=hypothesis,
+        standing="invalid" if pair.flags else "undecided",
+        value=pair.ratio,
+        interval=pair.interval,
+        n=pair.rounds,
+        p_supported=supported,
+        p_refuted=refuted,
+        flags=pair.flags,
+        sentence=plain(""),
+        timed=True,
+    )
+
+
+def _p_values(hypothesis: Hypothesis, estimate: Estimate) -> tuple[float, float]:
+    """That it keeps to its rule, and that it does not; of a ratio, the estimate is that of its logarithm."""
+    if estimate.no_variation:
+        return 1.0, 1.0
+    low, high = _bounds(hypothesis)
+    if hypothesis.estimand.form == "ratio":
+        low, high = _log(low), _log(high)
+    inside = max(estimate.p_above(low), estimate.p_below(high))
+    outside = min(estimate.p_below(low), estimate.p_above(high))
+    sides = 1 if hypothesis.rule == "within" else 2  # two one-sided tests need no doubling
+    return min(1.0, sides * inside), min(1.0, 2 * outside)
 
 
 def _decided(one: Judged) -> Judged:
@@ -107,7 +145,10 @@ def _decided(one: Judged) -> Judged:
     blocked = dict.fromkeys(found.code for found in one.flags if found.severity == "invalid")
     told = say("standing-none") if one.value is None else plain(_exact(one.value))
     if one.interval is not None:
-        told = say("standing-interval", value=one.value, low=one.interval.low, high=one.interval.high, n=one.n)
+        key = "standing-timed" if one.timed else "standing-interval"
+        told = say(key, value=one.value, low=one.interval.low, high=one.interval.high, n=one.n)
+    elif one.timed:
+        told = say("standing-timed-open", value=one.value, n=one.n)
     sentence = say(
         f"standing-{standing}",
         name=one.hypothesis.name,

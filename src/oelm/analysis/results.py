@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from oelm.analysis.predictions import Predictions, read_predictions
 from oelm.analysis.steps import Steps, read_steps
+from oelm.analysis.timed import BENCH, SHAPES, Timed, TimedShape, foreign, foreign_shapes, read_bench, read_shapes
 from oelm.errors import CellError, OelmError, StudyError, did_you_mean
 from oelm.records.record import Record, read_record
 from oelm.records.store import MAKINGS, RECORD, STUDY, read_json, status_of
@@ -66,6 +67,10 @@ class Results:
     """Of the cells that are compared, in the order in which they are run."""
     tuning: dict[Cell, Record] = field(default_factory=dict)
     left_out: AllLeftOut = field(default_factory=AllLeftOut)
+    bench: Timed | None = None
+    """Step times that were measured in turns, if they were."""
+    shapes: tuple[TimedShape, ...] = ()
+    """The same of models of other sizes."""
 
     @property
     def arms(self) -> list[str]:
@@ -140,6 +145,14 @@ class Results:
     @cached_property
     def checks(self) -> Flags:
         """What the checks found, the worst first."""
+        from oelm.analysis.flags import Flags, worst_first
+        from oelm.analysis.timed import check_timed
+
+        return Flags(worst_first([*self.checks_of_records, *check_timed(self.bench, self.compared)]))
+
+    @cached_property
+    def checks_of_records(self) -> Flags:
+        """Of these what the records gave reason for; the rest is about the bench."""
         from oelm.analysis.checks import check_results
         from oelm.analysis.flags import Flags
 
@@ -219,7 +232,10 @@ class Results:
             for cell, record in self.records.items()
             if (arms is None or cell.arm in arms) and (seeds is None or cell.seed in seeds)
         }
-        return replace(self, study=part_of(self.study, arms=arms, seeds=seeds), records=kept)
+        study = part_of(self.study, arms=arms, seeds=seeds)
+        bench = self.bench.restricted(study.arms) if self.bench is not None else None
+        shapes = tuple(one for one in self.shapes if one.arm in study.arms)
+        return replace(self, study=study, records=kept, bench=bench, shapes=shapes)
 
     def __repr__(self) -> str:
         return f"<Results of {self.study.name}: {len(self.records)} cells of {len(self.arms)} arms in {self.folder}>"
@@ -305,7 +321,7 @@ def read_results(folder: Path) -> Results:
                 continue
             cell = _cell_of(record, makings)
         except OelmError as error:
-            left_out.append(LeftOut(where=where, why=plain(" ".join(str(error).split()))))
+            left_out.append(LeftOut(where=where, why=_on_one_line(error)))
             continue
         if str(cell.folder) != where:
             left_out.append(LeftOut(where=where, why=say("left-out-moved", cell=str(cell))))
@@ -319,13 +335,56 @@ def read_results(folder: Path) -> Results:
     for cell in [cell for cell, record in found.items() if record.made_with.get("study") != study.name]:
         name = found.pop(cell).made_with.get("study")
         left_out.append(LeftOut(where=str(cell), why=say("left-out-study", name=name)))
+    bench = _bench_in(folder, study, left_out)
+    shapes = _shapes_in(folder, study, left_out)
     return Results(
         study=study,
         folder=folder,
         records={cell: found[cell] for cell in cells(study) if cell in found},
         tuning={cell: found[cell] for cell in tuning_cells(study) if cell in found},
         left_out=AllLeftOut(left_out),
+        bench=bench,
+        shapes=shapes,
     )
+
+
+def _bench_in(folder: Path, study: Study, left_out: list[LeftOut]) -> Timed | None:
+    """What `oelm bench` measured of this study; what is of no use is added to what is left out."""
+    try:
+        bench = read_bench(folder)
+    except OelmError as error:
+        left_out.append(LeftOut(where=BENCH, why=_on_one_line(error)))
+        return None
+    if bench is None:
+        return None
+    reason = foreign(bench, study)
+    if reason is not None:
+        left_out.append(LeftOut(where=BENCH, why=reason))
+        return None
+    unknown = [name for name in bench.arms if name not in study.arms]
+    left_out += [LeftOut(where=f"{BENCH}, {name}", why=say("left-out-other")) for name in unknown]
+    return bench.restricted(study.arms)
+
+
+def _shapes_in(folder: Path, study: Study, left_out: list[LeftOut]) -> tuple[TimedShape, ...]:
+    try:
+        shapes = read_shapes(folder)
+    except OelmError as error:
+        left_out.append(LeftOut(where=SHAPES, why=_on_one_line(error)))
+        return ()
+    if shapes is None:
+        return ()
+    reason = foreign_shapes(shapes, study)
+    if reason is not None:
+        left_out.append(LeftOut(where=SHAPES, why=reason))
+        return ()
+    unknown = dict.fromkeys(one.arm for one in shapes.points if one.arm not in study.arms)
+    left_out += [LeftOut(where=f"{SHAPES}, {name}", why=say("left-out-other")) for name in unknown]
+    return tuple(one for one in shapes.points if one.arm in study.arms)
+
+
+def _on_one_line(error: OelmError) -> Text:
+    return plain(" ".join(str(error).split()))
 
 
 def _cell_of(record: Record, makings: Mapping[str, Any] | None) -> Cell:

@@ -134,6 +134,7 @@ def as_dict(results: Results) -> dict[str, Any]:
                 "value": one.value,
                 "interval": _finite(one.interval),
                 "n": one.n,
+                "timed": one.timed,
             }
             for one in results.hypotheses
         ],

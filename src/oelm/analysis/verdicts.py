@@ -36,11 +36,11 @@ COUNTED = ("trainable", "frozen", "total")  # exact: they have no interval
 _BY_EXAMPLES = 2.8
 _NOTHING = Estimate(mean=math.nan, seeds=Source(se=math.inf, df=0))
 _MEMORY = ("peak_memory",)
-_TIMES = ("step_seconds", "training_seconds")
+TIMES = ("step_seconds", "training_seconds")
 # What can be wrong with a count, with memory, with a time. Quality is another matter, and these are none of its.
 _COUNT_CHECKS = ("AUDIT-FAILED", "COUNT-MISSES-BUFFERS", "BASELINE-TREATED")
 _MEMORY_CHECKS = ("AUDIT-FAILED", "SETTING-DIFFERS")
-_TIME_CHECKS = (*_MEMORY_CHECKS, "FIXED-ORDER", "SPEEDUP-ABOVE-CEILING", "TIME-ARITHMETIC", "PADDING-TIMED")
+TIME_CHECKS = (*_MEMORY_CHECKS, "FIXED-ORDER", "SPEEDUP-ABOVE-CEILING", "TIME-ARITHMETIC", "PADDING-TIMED")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -191,14 +191,14 @@ def _example_error(estimate: Estimate) -> float:
 def flags_of(results: Results, arm: str, against: str, metric: str) -> tuple[Flag, ...]:
     """What the checks say of this comparison. Counts, memory and times have faults of their own, and no others."""
     own = any({arm, against} == set(pair) for pair in results.compared)
-    found = results.checks if own or arm == against else check_results(results, pair=(arm, against))
+    found = results.checks_of_records if own or arm == against else check_results(results, pair=(arm, against))
     about = [one for one in found if one.touches(arm, against)]
     if metric in COUNTED:
         return tuple(one for one in about if one.code in _COUNT_CHECKS)
     if metric in _MEMORY:
         return tuple(_blocking(one) for one in about if one.code in _MEMORY_CHECKS)
-    if metric in _TIMES:
-        return tuple(_blocking(one) for one in about if one.code in _TIME_CHECKS)
+    if metric in TIMES:
+        return tuple(_blocking(one) for one in about if one.code in TIME_CHECKS)
     return tuple(about)
 
 

@@ -1,28 +1,24 @@
 """Memory: what a training step needs, by theory, by the tensors that are there, and at the peak of a fresh process.
 
-Run as a program, it is that process: the cell to train comes as JSON on its standard input, and what was measured goes
-as one line of JSON to its standard output.
+Run as a program, it is that process.
 """
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oelm.errors import CellError, OelmError, StudyError, did_you_mean
+from oelm.bench.processes import answering, arm_in, ask
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
     from oelm.train.loop import Loop
+    from oelm.train.signals import Stop
 
 STEPS = 3
 """Enough for a peak: the optimiser's state is there from the first step on, and the second has it beside gradients."""
@@ -89,6 +85,7 @@ def peak_of(
     *,
     steps: int = STEPS,
     overrides: Sequence[str] = (),
+    stop: Stop | None = None,
 ) -> dict[str, Any]:
     """Train some steps of an arm in a process of its own, and return what it measured, in bytes.
 
@@ -97,45 +94,15 @@ def peak_of(
     `activations` are what is left of their difference without gradients and optimiser; on a CPU also the libraries'
     own buffers, so that small ones drown.
     """
-    asked = {
+    question = {
         "study": dict(study) if isinstance(study, Mapping) else str(study),
         "arm": arm,
         "seed": seed,
         "steps": steps,
         "overrides": list(overrides),
     }
-    process = subprocess.run(
-        [sys.executable, "-m", "oelm.bench.memory"], input=json.dumps(asked), capture_output=True, text=True
-    )
-    answer = _answer(process.stdout)
-    if process.returncode == 0 and "peak" in answer:
-        return answer
-    raise CellError(
-        f"the memory of arm '{arm}' could not be measured: its process {_ended(process.returncode)}",
-        why=answer.get("error") or _last_line(process.stderr),
-        hint="the arm by itself: oelm compare, with --set recipe.budget.steps=3" if "error" not in answer else None,
-    )
-
-
-def _answer(text: str) -> dict[str, Any]:
-    """The last line; libraries may have said something before."""
-    try:
-        answer = json.loads(_last_line(text) or "{}")
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
-
-
-def _ended(code: int) -> str:
-    if code >= 0:
-        return f"ended with code {code}"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    return f"was ended by {name}" + (", as it is when memory is full" if name == "SIGKILL" else "")
-
-
-def _last_line(text: str) -> str | None:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else None
+    failing = f"the memory of arm '{arm}' could not be measured"
+    return ask("oelm.bench.memory", question, failing=failing, stop=stop)
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
@@ -145,23 +112,9 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 # -- the process ---------------------------------------------------------------------------------------------------
 
 
-def _measured(asked: dict[str, Any]) -> dict[str, Any]:
-    from oelm.study.load import load_study, study_from_dict
-    from oelm.study.plan import Cell, resolve
-    from oelm.train.cell import assembled
-    from oelm.train.signals import Stop
-    from oelm.train.watch import Watch
-
-    given = asked["study"]
-    study = study_from_dict(given) if isinstance(given, dict) else load_study(given, asked["overrides"])
-    if asked["arm"] not in study.arms:
-        raise StudyError(f"there is no arm '{asked['arm']}'{did_you_mean(asked['arm'], study.arms)}")
-    resolved = resolve(study, Cell(arm=asked["arm"], seed=asked["seed"]))
-    with tempfile.TemporaryDirectory() as folder:  # it leaves nothing behind, and finds nothing to go on from
-        root = Path(folder)
-        (root / resolved.cell.folder).mkdir(parents=True)
-        loop = assembled(resolved, root, Watch(), Stop())
-        return {"arm": asked["arm"], "seed": asked["seed"], **_trained(loop, asked["steps"])}
+def _measured(question: dict[str, Any]) -> dict[str, Any]:
+    with arm_in(question) as loop:
+        return {"arm": question["arm"], "seed": question["seed"], **_trained(loop, question["steps"])}
 
 
 def _trained(loop: Loop, steps: int) -> dict[str, Any]:
@@ -205,14 +158,5 @@ def _peak() -> int:
     return process if on_gpu is None else on_gpu
 
 
-def _main() -> int:
-    try:
-        print(json.dumps(_measured(json.load(sys.stdin))))
-    except OelmError as error:
-        print(json.dumps({"error": str(error)}))
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(_main())
+    sys.exit(answering(_measured))

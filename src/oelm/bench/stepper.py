@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from oelm.data.batches import Batch
-from oelm.train.evaluate import losses
+from oelm.bench.turns import Visit
+from oelm.data.batches import Batch, collate
 from oelm.train.loop import Loop
 
 PARTS = ("forward", "backward", "optimizer")
@@ -55,17 +54,27 @@ class Stepper:
         for group in loop.optimizer.param_groups:
             group["lr"] = loop.recipe.optimizer.lr
 
-    def visit(self, steps: Sequence[Sequence[Batch]]) -> NDArray[np.float64]:
-        """Train these steps, each of one or more passes; the seconds of their parts, (steps, 3)."""
-        marks = [self._step(passes) for passes in steps]
-        return np.array([_by_part(one.seconds()) for one in marks])
+    def visit(self, first: int, steps: int) -> Visit:
+        """Train on the batches of these steps of the study, which are made before the clock runs."""
+        batches = [self._batches(step) for step in range(first, first + steps)]
+        marks = [self._step(passes) for passes in batches]
+        return Visit(
+            seconds=np.array([_by_part(one.seconds()) for one in marks]),
+            lengths=tuple(batch.inputs["input_ids"].shape[1] for passes in batches for batch in passes),
+        )
+
+    def _batches(self, step: int) -> list[Batch]:
+        """The passes of a step, on the device."""
+        loop = self.loop
+        device = loop.accelerator.device
+        return [collate(loop.prepared.train, rows, pad=loop.pad, device=device) for rows in loop.order.at(step)]
 
     def _step(self, passes: Sequence[Batch]) -> Marks:
         loop, marks = self.loop, Marks(self.loop.accelerator.device, now=self._now)
         counted = sum(batch.targets.numel() for batch in passes)
         marks.mark()
         for batch in passes:
-            loss = losses(loop.runner, batch)[0].sum() / counted
+            loss = loop.runner(batch.inputs, batch.targets) / counted
             marks.mark()
             loop.accelerator.backward(loss)
             marks.mark()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ class Sample:
 
     seconds: float
     own_cores: float
-    """CPU time of this process, in cores."""
+    """CPU time of this process and of those it has started and seen end, in cores."""
     others_cores: float | None
     """CPU time of all others; None where the system does not tell."""
     load: float | None
@@ -49,7 +50,7 @@ class Watching:
             own_cores=own,
             others_cores=None if busy is None else max(0.0, busy / seconds - own),
             load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-            **_gpu(),
+            **gpu_now(),
         )
 
 
@@ -62,13 +63,47 @@ def interference(samples: list[Sample]) -> float | None:
     return mean / usable_cores()
 
 
+def summary(samples: list[Sample]) -> dict[str, Any]:
+    """The threads and cores of this process, and from the lowest to the highest what was sampled."""
+    import torch
+
+    return {
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "cores": usable_cores(),
+        "others": interference(samples),
+        "load": _range(one.load for one in samples),
+        "gpu_clock": _range(one.gpu_clock for one in samples),
+        "gpu_temperature": _range(one.gpu_temperature for one in samples),
+    }
+
+
 def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _range(values: Iterable[float | None]) -> list[float] | None:
+    known = [value for value in values if value is not None]
+    return [min(known), max(known)] if known else None
+
+
+def gpu_now() -> dict[str, float]:
+    """Clock and temperature, where there is a GPU that tells."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    try:
+        return {"gpu_clock": float(torch.cuda.clock_rate()), "gpu_temperature": float(torch.cuda.temperature())}
+    except (ImportError, RuntimeError):  # the library that asks the driver is not installed
+        return {}
+
+
 def _now() -> dict[str, Any]:
     times = os.times()
-    return {"time": time.perf_counter(), "own": times.user + times.system, "busy": _busy()}
+    own = times.user + times.system + times.children_user + times.children_system
+    return {"time": time.perf_counter(), "own": own, "busy": _busy()}
 
 
 def _busy() -> float | None:
@@ -79,15 +114,3 @@ def _busy() -> float | None:
         return None
     user, nice, system, _, _, irq, softirq = (int(field) for field in fields[:7])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
-
-
-def _gpu() -> dict[str, float]:
-    """Clock and temperature, where there is a GPU that tells."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return {}
-    try:
-        return {"gpu_clock": float(torch.cuda.clock_rate()), "gpu_temperature": float(torch.cuda.temperature())}
-    except (ImportError, RuntimeError):  # the library that asks the driver is not installed
-        return {}

@@ -61,14 +61,20 @@ class Bench:
     batch: int
     length: float
     """Mean tokens of a row, padding with it."""
+    device: str
+    """What it was measured on, with its name."""
+    apart: str | None
+    """Why every visit was a process of its own; None if all arms were in one."""
     arms: dict[str, ArmTiming]
+    made_with: dict[str, dict[str, Any]]
+    """By arm, as in the record of a cell: study, seed, treatment, changes and the resolved recipe."""
     surroundings: dict[str, Any]
     warnings: tuple[str, ...]
     provenance: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         data = {"format": FORMAT, **asdict(self)}
-        return _finite(data)  # type: ignore[no-any-return]
+        return finite(data)  # type: ignore[no-any-return]
 
     def save(self, folder: Path) -> Path:
         """Beside the records of the study."""
@@ -86,10 +92,10 @@ class Bench:
                     name,
                     f"{1000 * arm.step_seconds:.1f}",
                     f"{step.median:.4f}" if step else "",
-                    _interval(step) if step else "",
+                    interval_shown(step) if step else "",
                     *(f"{arm.ratios[part].median:.3f}" if step else "" for part in parts),
                     f"{1 - arm.ceiling:.4f}" if arm.ceiling is not None else "",
-                    _reached(arm),
+                    reached_shown(arm),
                     _verdict(step) if step else "",
                     _learning(arm),
                 )
@@ -101,8 +107,9 @@ class Bench:
         }
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
         lines = [
-            f"{self.study}: batch {self.batch} x {self.length:.0f} tokens, "
+            f"{self.study}: batch {self.batch} x {self.length:.0f} tokens on {self.device}, "
             f"{rounds} of 2 x {self.steps} steps an arm in {self.seconds:.0f} s; {told[self.stopped_by]}",
+            *([f"every visit was a process of its own: {self.apart}"] if self.apart else []),
             "",
             *aligned(rows, left=("arm", "95 % interval")),
         ]
@@ -110,7 +117,7 @@ class Bench:
         return "\n".join(lines)
 
 
-def _interval(ratio: Ratio) -> str:
+def interval_shown(ratio: Ratio) -> str:
     return "none yet" if math.isinf(ratio.high) else f"{ratio.low:.4f} to {ratio.high:.4f}"
 
 
@@ -120,7 +127,7 @@ def _verdict(ratio: Ratio) -> str:
     return "faster" if ratio.high < 1 else "slower"
 
 
-def _reached(arm: ArmTiming) -> str:
+def reached_shown(arm: ArmTiming) -> str:
     if arm.saving is None or not arm.ceiling:
         return ""
     return f"{arm.saving / arm.ceiling:.0%}"
@@ -132,10 +139,10 @@ def _learning(arm: ArmTiming) -> str:
     return f"{(arm.memory['gradients'] + arm.memory['optimizer']) / 2**20:.1f} MiB"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Without infinities, which JSON does not have."""
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

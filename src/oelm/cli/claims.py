@@ -27,7 +27,13 @@ class _Listing(TyperGroup):
         return super().parse_args(ctx, args if args and args[0] in known else ["ls", *args])
 
 
-app = typer.Typer(cls=_Listing, help="Published claims: the checks that fire on them, and what our records say.")
+app = typer.Typer(
+    cls=_Listing,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Published claims: the checks that fire on them, and what our records say. Without a command it lists them: "
+    "oelm claims ls --help has the options.",
+)
 LedgerOption = Annotated[str, typer.Option(help="A ledger file, or the name of a shipped ledger.")]
 LangOption = Annotated[Lang, typer.Option(help="The language.")]
 

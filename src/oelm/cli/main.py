@@ -3,32 +3,63 @@
 import io
 import os
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from oelm.cli import claims, studies
-from oelm.cli.audit import audit
-from oelm.cli.bench import bench
-from oelm.cli.check import check
-from oelm.cli.compare import compare, train
-from oelm.cli.inspect import inspect
-from oelm.cli.plan import plan
-from oelm.cli.report import report
-from oelm.cli.status import status
-from oelm.errors import OelmError, Stopped
+from oelm.errors import OelmError, Stopped, did_you_mean
 from oelm.version import __version__
 
+# By name: the module below oelm.cli, and what --help says of it.
+COMMANDS = {
+    "plan": ("plan", "Show the cells of a study, what differs between its arms, what is done, and the time left."),
+    "check": ("check", "Look for what would make a comparison unfair."),
+    "compare": ("compare", "Run what is missing of a study, and show its results."),
+    "report": ("report", "Make the report of every study below a folder."),
+    "bench": ("bench", "Time the steps of a study's arms against each other, beside what freezing can save."),
+    "status": ("status", "Show the status of every cell."),
+    "train": ("compare", "Run one cell of a study."),
+    "inspect": ("inspect", "Show the heads of a model, and what a treatment would freeze and save."),
+    "audit": ("audit", "Audit a saved model: are its frozen bits what they were?"),
+    "studies": ("studies", "The studies that come with oelm: list, show, copy."),
+    "claims": ("claims", "Published claims: the checks that fire on them, and what our records say."),
+}
+
+
+class Commands(TyperGroup):
+    """Imports a command when it is called: the list of all of them must not wait for what any of them needs."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            ctx.fail(f"there is no command '{cmd_name}'{did_you_mean(cmd_name, COMMANDS)}")
+        module = import_module(f"oelm.cli.{COMMANDS[cmd_name][0]}")
+        if hasattr(module, "app"):
+            command = typer.main.get_command(module.app)
+        else:
+            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+            alone.command()(getattr(module, cmd_name))
+            command = typer.main.get_command(alone)
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, told) for name, (_, told) in COMMANDS.items()])
+
+
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     help="Head-wise orthogonal, frozen queries and keys on any Transformer: applied exactly, audited, compared fairly.",
 )
-for command in (plan, check, compare, report, bench, status, train, inspect, audit):
-    app.command()(command)
-app.add_typer(studies.app, name="studies")
-app.add_typer(claims.app, name="claims")
 
 
 def _version(wanted: bool) -> None:

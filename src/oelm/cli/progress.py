@@ -64,7 +64,8 @@ class Rounds(Watch):
     def stepped(self, step: int, *, loss: float) -> None:
         self._began = self._began or time.monotonic()
         left = max(0.0, self._budget - (time.monotonic() - self._began))
-        self._tell(f"{step} rounds; at most {duration(left)} more")
+        rounds = "1 round" if step == 1 else f"{step} rounds"
+        self._tell(f"{rounds}; at most {duration(left)} more")
 
     def _tell(self, text: str) -> None:
         if self._status is not None:

@@ -11,7 +11,12 @@ from oelm.errors import StudyError, did_you_mean
 from oelm.records.store import writing
 from oelm.study.shipped import question_of, shipped_studies
 
-app = typer.Typer(no_args_is_help=True, help="The studies that come with oelm: list, show, copy.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="The studies that come with oelm: list, show, copy.",
+)
 Name = Annotated[str, typer.Argument(help="The name of a shipped study.")]
 
 

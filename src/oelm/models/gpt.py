@@ -28,6 +28,8 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from oelm.errors import did_you_mean
+from oelm.models.dropout import Dropout
+from oelm.models.dropout import dropout as drop
 
 SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
 PRESETS: dict[str, dict[str, int]] = {
@@ -98,12 +100,21 @@ def eager_attention(
     dropout: float,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Attention in plain operations, which also returns the probabilities."""
+    """Attention in plain operations, which also returns the probabilities.
+
+    The mask is one of transformers' for this (to be added) or for torch's fused attention (true where to look, or none
+    where all that came before is looked at).
+    """
     scores = query @ key.transpose(2, 3) * scaling  # (B, H, T, S)
-    if attention_mask is not None:
+    if attention_mask is None and module.is_causal:
+        lengths = scores.shape[2:]
+        attention_mask = torch.ones(lengths, dtype=torch.bool, device=scores.device).tril(lengths[1] - lengths[0])
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
         scores = scores + attention_mask
     probabilities = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    attended = F.dropout(probabilities, dropout) @ value  # (B, H, T, D)
+    attended = drop(probabilities, dropout) @ value  # (B, H, T, D)
     return attended.transpose(1, 2), probabilities  # (B, T, H, D)
 
 
@@ -122,7 +133,7 @@ class OelmGPTAttention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-        self.output_dropout = nn.Dropout(config.dropout)
+        self.output_dropout = Dropout(config.dropout)
 
     def forward(
         self,
@@ -139,6 +150,8 @@ class OelmGPTAttention(nn.Module):
             key, value = past_key_values.update(key, value, self.layer_idx)  # (B, H, S, D)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         dropout = self.attention_dropout if self.training else 0.0
+        if dropout > 0 and query.device.type == "cpu" and self.config._attn_implementation == "sdpa":
+            attend = eager_attention  # torch has no fused attention with dropout for CPUs, and drops slowly
         attended, probabilities = attend(
             self, query, key, value, attention_mask, scaling=self.head_dim**-0.5, dropout=dropout, **kwargs
         )  # (B, T, H, D), (B, H, T, S)
@@ -152,9 +165,9 @@ class OelmGPTFeedForward(nn.Module):
     def __init__(self, config: OelmGPTConfig) -> None:
         super().__init__()
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.activation_dropout = nn.Dropout(config.dropout)
+        self.activation_dropout = Dropout(config.dropout)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size)
-        self.output_dropout = nn.Dropout(config.dropout)
+        self.output_dropout = Dropout(config.dropout)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         activations = self.activation_dropout(F.gelu(self.up_proj(hidden_states)))  # (B, T, F)
@@ -210,7 +223,7 @@ class OelmGPTModel(OelmGPTPreTrainedModel):  # type: ignore[no-untyped-call]
         config.validate_architecture()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.embedding_dropout = nn.Dropout(config.dropout)
+        self.embedding_dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(OelmGPTBlock(config, idx) for idx in range(config.num_hidden_layers))
         self.final_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False

@@ -21,6 +21,7 @@ from oelm.report.sections import Block, Bullets, Folded, Prose, Row, Section, Ta
 from oelm.report.shown import finite, interval_cell, listed, named, seconds, setting
 from oelm.report.sources import claims, left_out, provenance, record_path
 from oelm.report.svg import Style, styles
+from oelm.report.times import times
 from oelm.study.plan import Cell, differences
 from oelm.words.text import Text, plain, say
 
@@ -50,6 +51,7 @@ def content_of(results: Results, *, ledger: Ledger | None = None) -> Content:
         "verdict": [verdict, *_sentences(results)],
         "checks": _checks(results),
         "results": _results(results),
+        "times": times(results),
         "figures": plots(results),
         "differences": _differences(results),
         "hypotheses": _hypotheses(results),
@@ -372,7 +374,7 @@ def _hypotheses(results: Results) -> list[Block]:
                     words(str(one.hypothesis)),
                     finite(one.value, ",.4g" if one.value is None or abs(one.value) < 1e4 else ",.0f"),
                     interval_cell(one.interval),
-                    number(one.n, str(one.n)),
+                    words(say("rounds", n=one.n)) if one.timed else number(one.n, str(one.n)),
                     words(
                         say("standing-blocked", standing=told, codes=", ".join(codes)) if codes else told,
                         badge=one.standing,

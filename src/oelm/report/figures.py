@@ -29,6 +29,7 @@ from oelm.report.plot import (
 )
 from oelm.report.shown import named
 from oelm.report.svg import INK, drawing, styles
+from oelm.report.timed_figures import ratios_by_shape, step_ratios
 from oelm.report.tuning_figures import best_of_k, tuning_response
 from oelm.treatment import ORTHONORMAL
 from oelm.words.text import Text, plain, say
@@ -52,6 +53,8 @@ def plots(results: Results) -> list[Plot]:
         "corners": four_corners,
         "size": quality_by_size,
         "speed": speed,
+        "timed": step_ratios,
+        "shapes": ratios_by_shape,
         "tuning": tuning_response,
         "best-of-k": best_of_k,
         "heads": orthonormality,

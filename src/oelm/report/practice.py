@@ -6,6 +6,7 @@ from statistics import fmean
 
 from oelm.analysis.paired import holm
 from oelm.analysis.results import Results
+from oelm.analysis.timed import Timed, timed_pair
 from oelm.analysis.verdicts import ALPHA, Comparison, compare
 from oelm.report.sections import Block, Cell, Prose, Row, table, words
 from oelm.report.shown import named
@@ -15,10 +16,40 @@ from oelm.words.text import Text, say
 def practice(results: Results) -> list[Block]:
     primary = results.study.compare.primary.metric
     wanted = {"quality": primary, "memory": "peak_memory", "fastest": "step_seconds"}
-    rows = [Row(cells=(words(say(f"practice-{k}")), *_winner(results, metric))) for k, metric in wanted.items()]
+    rows = [Row(cells=(words(say(f"practice-{k}")), *_best(results, metric))) for k, metric in wanted.items()]
     rows.append(Row(cells=(words(say("practice-fewest")), *_fewest(results))))
     columns = [(say("column-wish"), False), (say("column-arm"), False), (say("column-evidence"), False)]
     return [Prose(text=say("practice-how", against=results.study.compare.against)), table(columns, rows)]
+
+
+def _best(results: Results, metric: str) -> tuple[Cell, Cell]:
+    """Of step times, by what was measured in turns, where it was."""
+    if metric == "step_seconds" and results.bench is not None:
+        return _fastest(results.bench)
+    return _winner(results, metric)
+
+
+def _fastest(bench: Timed) -> tuple[Cell, Cell]:
+    """The arms whose steps are shown to be faster, the fastest first; the one compared with if all are slower."""
+    found = [timed_pair(bench, arm, bench.against) for arm in bench.arms]
+    pairs = {pair.arm: pair for pair in found if pair is not None}
+    valid = {arm: pair for arm, pair in pairs.items() if not pair.flags}
+    if not valid:
+        codes = dict.fromkeys(flag.code for pair in pairs.values() for flag in pair.flags)
+        return words(say("practice-nobody")), words(say("practice-blocked", codes=", ".join(codes)))
+    corrected = holm({arm: pair.p_differs for arm, pair in valid.items()})
+    clear = {arm: pair for arm, pair in valid.items() if corrected[arm] < ALPHA}
+    faster = sorted((pair for pair in clear.values() if pair.ratio < 1), key=lambda pair: pair.ratio)
+    if faster:
+        first = faster[0]
+        assert first.interval is not None
+        mean, low, high = (f"{x - 1:+.1%}" for x in (first.ratio, first.interval.low, first.interval.high))
+        named_: dict[str, object] = {"arm": first.arm, "against": first.against, "n": first.rounds}
+        evidence = say("practice-timed", mean=mean, low=low, high=high, **named_)
+        return words(named([pair.arm for pair in faster])), words(evidence)
+    if len(clear) == len(pairs):
+        return words(bench.against), words(say("practice-all-worse"))
+    return words(say("practice-nobody")), words(say("practice-no-evidence"))
 
 
 def _winner(results: Results, metric: str) -> tuple[Cell, Cell]:

@@ -1,7 +1,4 @@
-"""Evaluate: measure a model on a split, example by example.
-
-Shapes: B examples, T tokens, C classes, V vocabulary, N examples of the split.
-"""
+"""Evaluate: measure a model on a split, example by example."""
 
 from __future__ import annotations
 
@@ -12,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from oelm.data.batches import Batch, collate, in_order_of_length
+from oelm.data.batches import collate, in_order_of_length
 from oelm.data.tasks import Task
 from oelm.data.tokens import Examples, Split
+from oelm.train.objective import Objective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +24,8 @@ class Measured:
     """By column, a row an example: `row`, `label`, `prediction`, `loss`; for text `row` (window), `loss`, `tokens`."""
 
 
-def losses(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """(loss of every example (B), logits (B, C) or (B, T, V)); the loss of a window is the sum over its tokens."""
-    logits = model(**batch.inputs, use_cache=False).logits if batch.targets.ndim == 2 else model(**batch.inputs).logits
-    if batch.targets.ndim == 1:
-        return F.cross_entropy(logits.float(), batch.targets, reduction="none"), logits
-    per_token = F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten(), reduction="none")
-    return per_token.view_as(batch.targets).sum(1), logits
-
-
 def evaluate(
-    model: nn.Module,
+    objective: Objective,
     split: Split,
     *,
     task: Task,
@@ -51,20 +38,21 @@ def evaluate(
     number = len(split)
     loss = np.zeros(number)
     predicted = np.zeros(number, dtype=np.int64)
-    was_training = model.training
-    model.eval()
+    was_training = objective.training
+    objective.eval()
     done = 0
     try:
-        with torch.no_grad():
+        with torch.inference_mode():
             for rows in in_order_of_length(split.lengths, batch_size):
-                example_losses, logits = losses(model, collate(split, rows, pad=pad, device=device))
+                batch = collate(split, rows, pad=pad, device=device)
+                example_losses, logits = objective.each(batch.inputs, batch.targets)
                 loss[rows] = example_losses.cpu().double().numpy()
-                if task.kind == "classification":
+                if logits is not None:
                     predicted[rows] = logits.argmax(-1).cpu().numpy()
                 done += len(rows)
                 tick(done, number)
     finally:
-        model.train(was_training)
+        objective.train(was_training)
     if not isinstance(split, Examples):
         tokens = split.lengths
         per_token = float(loss.sum() / tokens.sum())

@@ -37,7 +37,8 @@ from oelm.train.checkpoint import (
     weights_of,
 )
 from oelm.train.clock import Clock
-from oelm.train.evaluate import Measured, evaluate, losses
+from oelm.train.evaluate import Measured, evaluate
+from oelm.train.objective import Objective
 from oelm.train.optim import make_optimizer
 from oelm.train.signals import Stop
 from oelm.train.watch import Watch
@@ -90,7 +91,8 @@ class Loop:
             checkpointing: Any = applied.model
             checkpointing.gradient_checkpointing_enable({"use_reentrant": False})
         self.optimizer = make_optimizer(self.model.to(accelerator.device), self.recipe.optimizer)
-        self.runner, self.stepper = accelerator.prepare(self.model, self.optimizer)
+        self.objective = Objective(self.model)
+        self.runner, self.stepper = accelerator.prepare(self.objective, self.optimizer)
         if self.recipe.compile:
             self.runner.compile()
         batch = self.recipe.batch
@@ -135,7 +137,7 @@ class Loop:
             with self.clock.measure("data"):
                 batch = collate(self.prepared.train, rows, pad=self.pad, device=self.accelerator.device)
             torch.manual_seed(seed_for(self.seed, "dropout", step, number))
-            share = losses(self.runner, batch)[0].sum() / counted
+            share = self.runner(batch.inputs, batch.targets) / counted
             self.accelerator.backward(share)
             loss += share.detach()
         norm = self.clip()
@@ -215,9 +217,9 @@ class Loop:
             if self.stop.signal is not None:
                 self._stop()
 
-        with self.clock.measure("evaluation"):
+        with self.clock.measure("evaluation"), self.accelerator.autocast():
             return evaluate(
-                self.runner,
+                self.objective,
                 split,
                 task=self.task,
                 batch_size=self.recipe.batch.size,

@@ -1,0 +1,292 @@
+"""What `oelm bench` left beside the records: read, refused with a reason, and held to the ceiling."""
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from made_bench import bench_of, edited, ratio, write_bench, write_shapes
+from made_runs import STUDY, make_runs, study_of
+from oelm.analysis.results import load
+from oelm.analysis.timed import check_timed, read_bench, timed_pair
+
+SMALL = {"examples": 60, "steps": 10}
+ARMS = {**STUDY["arms"], "oelm-nofreeze": {"init": "orthogonalize", "scale": "match", "freeze": "none"}}
+RATIOS = {"freeze-only": 0.95, "oelm-freeze": 0.955, "oelm-nofreeze": 1.0}
+
+
+@pytest.fixture
+def study():
+    return study_of(arms=ARMS, seeds=[0, 1])
+
+
+@pytest.fixture
+def folder(tmp_path, study):
+    return make_runs(tmp_path, study, **SMALL)
+
+
+def timed(tmp_path, study, ratios, **parts):
+    return read_bench(write_bench(tmp_path, study, ratios, **parts))
+
+
+def reasons(results):
+    return {out.where: out.why for out in results.left_out}
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
+
+def test_without_a_bench_there_is_none(folder):
+    results = load(folder)
+    assert results.bench is None
+    assert results.shapes == ()
+    assert not results.left_out
+
+
+def test_a_bench_is_read_whole(folder, study):
+    bench = load(write_bench(folder, study, RATIOS)).bench
+    assert list(bench.arms) == ["baseline", *RATIOS]
+    assert {name: arm.step.median for name, arm in bench.arms.items() if arm.step} == RATIOS
+    assert bench.arms["freeze-only"].reached == pytest.approx(0.05 / 0.055)
+    assert bench.arms["oelm-nofreeze"].reached is None, "there is nothing to be saved"
+    assert bench.arms["freeze-only"].memory.total == 240 * 2**20
+    assert bench.arms["freeze-only"].memory.checkpoint.total == 247 * 2**20
+    assert (bench.rounds, bench.stopped_by, bench.surroundings.load) == (64, "precision", (1.1, 1.9))
+
+
+def test_what_is_not_needed_may_be_missing_or_new(folder, study):
+    write_bench(folder, study, RATIOS, something={"new": [1]})
+
+    def change(data):
+        for arm in data["arms"].values():
+            arm["memory"] = {}
+        data["surroundings"] = {}
+        for name in ("device", "apart", "provenance", "warnings", "precision"):
+            del data[name]
+
+    bench = load(edited(folder, change)).bench
+    assert bench.arms["freeze-only"].memory is None
+    assert bench.surroundings.others is None
+
+
+DAMAGE = {
+    "half": lambda text: text[:200],
+    "a list": lambda text: "[1]",
+    "no JSON": lambda text: "\x00\x01",
+    "newer": lambda text: text.replace('"format": 1', '"format": 2'),
+    "no baseline": lambda text: text.replace('"baseline": {', '"base": {'),
+    "no whole steps": lambda text: text.replace('"step": {', '"stride": {', 1),
+    "of unknown makings": lambda text: text.replace('"made_with": {', '"made": {', 1),
+    "a negative time": lambda text: text.replace('"step_seconds": 0.27', '"step_seconds": -1'),
+    "words for numbers": lambda text: text.replace('"median": 0.95,', '"median": "much",'),
+    "infinite": lambda text: text.replace('"median": 0.95,', '"median": 1e999,'),
+    "beside its interval": lambda text: text.replace('"median": 0.95,', '"median": 0.5,'),
+    "nested": lambda text: '{"a":' * 5000 + "1" + "}" * 5000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_bench_is_left_out_with_its_reason(folder, study, damage):
+    write_bench(folder, study, RATIOS)
+    before = (folder / "bench.json").read_text()
+    after = DAMAGE[damage](before)
+    assert after != before
+    (folder / "bench.json").write_text(after)
+    results = load(folder)
+    assert results.bench is None
+    assert list(reasons(results)) == ["bench.json"]
+    assert re.search("bench.json (cannot be read|is damaged|has format 2)", reasons(results)["bench.json"].en)
+    assert len(results.records) == 8, "the records are read all the same"
+
+
+def test_the_bench_of_another_study_is_left_out(folder, study):
+    results = load(write_bench(folder, study, RATIOS, study="another"))
+    assert results.bench is None
+    assert reasons(results)["bench.json"].en == "it was measured for another study, another"
+    assert "另一项研究 another" in reasons(results)["bench.json"].zh
+
+
+def test_a_bench_against_another_arm_is_left_out(folder, study):
+    other = replace(study, compare=replace(study.compare, against="freeze-only"))
+    results = load(write_bench(folder, other, {"baseline": 1.05}))
+    assert results.bench is None
+    told = "it was measured against freeze-only; the study compares with baseline"
+    assert reasons(results)["bench.json"].en == told
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("treatment/freeze", "q", "when oelm-freeze was timed: treatment.freeze: was 'q', is 'qk'"),
+        ("recipe/batch/size", 8, "recipe.batch.size: was 8, is 32"),
+        ("recipe/data/max_length", 512, "recipe.data.max_length: was 512, is 128"),
+        ("recipe/precision", "bf16", "recipe.precision: was 'bf16', is 'fp32'"),
+        ("recipe", None, "recipe"),
+        ("recipe/optimizer/lr", 1.0, None),  # of no effect on a step's time
+        ("recipe/data/path", "elsewhere", None),
+    ],
+)
+def test_the_bench_of_a_study_that_was_changed_since_is_left_out(folder, study, path, value, told):
+    def change(data):
+        *parents, last = path.split("/")
+        inner = data["made_with"]["oelm-freeze"]
+        for part in parents:
+            inner = inner[part]
+        inner[last] = value
+
+    results = load(edited(write_bench(folder, study, RATIOS), change))
+    assert (results.bench is None) == (told is not None)
+    assert told is None or told in reasons(results)["bench.json"].en
+
+
+def test_an_arm_that_the_study_does_not_have_is_left_out_alone(folder, study):
+    results = load(write_bench(folder, study, {**RATIOS, "older": 0.9}))
+    assert list(results.bench.arms) == ["baseline", *RATIOS]
+    assert "bench.json, older" in reasons(results)
+
+
+def test_a_part_of_the_results_has_that_part_of_the_bench(folder, study):
+    results = load(write_shapes(write_bench(folder, study, RATIOS), study, ("freeze-only", "oelm-freeze")))
+    some = results.restricted(arms=["baseline", "freeze-only"])
+    assert list(some.bench.arms) == ["baseline", "freeze-only"]
+    assert {one.arm for one in some.shapes} == {"freeze-only"}
+
+
+def test_shapes_are_read_by_themselves(folder, study):
+    results = load(write_shapes(folder, study, ("oelm-freeze",)))
+    assert results.bench is None
+    assert len(results.shapes) == 6
+    assert {one.width for one in results.shapes} == {128, 256, 512}
+
+
+def test_shapes_of_something_else_are_left_out(folder, study):
+    assert (
+        "another study, x"
+        in reasons(load(write_shapes(folder, study, ("oelm-freeze",), study="x")))["bench-shapes.json"].en
+    )
+    results = load(write_shapes(folder, study, ("oelm-freeze",), against="oelm-nofreeze"))
+    assert "measured against oelm-nofreeze" in reasons(results)["bench-shapes.json"].en
+    (folder / "bench-shapes.json").write_text("{half")
+    results = load(folder)
+    assert results.shapes == ()
+    assert "cannot be read" in reasons(results)["bench-shapes.json"].en
+
+
+# -- two arms ----------------------------------------------------------------------------------------------------
+
+
+def test_a_ratio_to_the_baseline_has_the_interval_that_was_measured(tmp_path, study):
+    skew = {**ratio(0.95), "low": 0.93, "high": 0.96}
+    pair = timed_pair(timed(tmp_path, study, {"freeze-only": skew}), "freeze-only", "baseline")
+    assert pair.ratio == 0.95
+    assert (pair.interval.low, pair.interval.high) == pytest.approx((0.93, 0.96), rel=1e-6)
+    assert pair.rounds == 64
+
+
+@pytest.mark.parametrize(("high", "differs"), [(0.9999, True), (1.0001, False)])
+def test_what_the_interval_excludes_is_excluded_at_five_percent(tmp_path, study, high, differs):
+    """Also where the median is not in the middle of it."""
+    skew = {**ratio(0.98), "low": 0.90, "high": high}
+    pair = timed_pair(timed(tmp_path, study, {"freeze-only": skew}, at_most=0.5), "freeze-only", "baseline")
+    assert (pair.p_differs < 0.05) == differs
+    assert ("is faster:" in pair.sentence.en) == differs
+    assert ("undecided" in pair.sentence.en) != differs
+
+
+def test_the_other_way_round_is_the_same(tmp_path, study):
+    bench = timed(tmp_path, study, {"freeze-only": 0.95})
+    there, back = timed_pair(bench, "freeze-only", "baseline"), timed_pair(bench, "baseline", "freeze-only")
+    assert back.ratio == pytest.approx(1 / there.ratio)
+    assert (back.interval.low, back.interval.high) == pytest.approx((1 / there.interval.high, 1 / there.interval.low))
+    assert back.p_differs == pytest.approx(there.p_differs)
+    assert "is slower" in back.sentence.en
+
+
+def test_two_treated_arms_have_a_wider_interval(tmp_path, study):
+    bench = timed(tmp_path, study, {"oelm-freeze": ratio(0.95, half=0.01), "oelm-nofreeze": ratio(1.01, half=0.01)})
+    pair = timed_pair(bench, "oelm-freeze", "oelm-nofreeze")
+    assert pair.ratio == pytest.approx(0.95 / 1.01)
+    width = math.log(pair.interval.high / pair.interval.low)
+    assert width == pytest.approx(2 * math.sqrt(2) * math.log(1.01))
+
+
+def test_few_rounds_decide_nothing(tmp_path, study):
+    bench = timed(tmp_path, study, {"oelm-freeze": ratio(0.5, rounds=3), "freeze-only": 0.95})
+    pair = timed_pair(bench, "oelm-freeze", "baseline")
+    assert (pair.interval, pair.p_differs, pair.flags) == (None, 1.0, ())
+    assert "too few for an interval" in pair.sentence.en
+    assert timed_pair(bench, "oelm-freeze", "freeze-only").interval is None
+
+
+def test_only_what_was_measured_is_a_pair(tmp_path, study):
+    bench = timed(tmp_path, study, {"oelm-freeze": 0.95})
+    assert timed_pair(bench, "freeze-only", "baseline") is None
+    assert timed_pair(bench, "oelm-freeze", "oelm-freeze") is None
+    assert timed_pair(None, "oelm-freeze", "baseline") is None
+
+
+# -- the ceiling ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ratios", "pair", "fires"),
+    [
+        ({"oelm-freeze": 0.80}, ("oelm-freeze", "baseline"), True),
+        ({"oelm-freeze": 0.80}, ("baseline", "oelm-freeze"), True),
+        ({"oelm-freeze": 0.915}, ("oelm-freeze", "baseline"), False),  # its interval reaches what can be saved
+        ({"oelm-freeze": 0.95}, ("oelm-freeze", "baseline"), False),
+        ({"oelm-freeze": 0.95}, ("baseline", "oelm-freeze"), False),
+        ({"oelm-freeze": 1.20}, ("oelm-freeze", "baseline"), False),  # slower is a result
+        ({"oelm-nofreeze": 0.97}, ("oelm-nofreeze", "baseline"), True),  # it freezes nothing
+        ({"oelm-nofreeze": 1.03}, ("oelm-nofreeze", "baseline"), False),
+        ({"oelm-nofreeze": 1.03}, ("baseline", "oelm-nofreeze"), False),
+        ({"oelm-freeze": 0.95, "oelm-nofreeze": 1.0}, ("oelm-freeze", "oelm-nofreeze"), False),
+        ({"oelm-freeze": 0.93, "oelm-nofreeze": 1.10}, ("oelm-freeze", "oelm-nofreeze"), True),
+        ({"oelm-freeze": 0.93, "oelm-nofreeze": 1.10}, ("oelm-nofreeze", "oelm-freeze"), True),
+    ],
+)
+def test_more_than_freezing_can_save_is_flagged(tmp_path, study, ratios, pair, fires):
+    found = timed_pair(timed(tmp_path, study, ratios), *pair)
+    assert [flag.code for flag in found.flags] == ["SPEEDUP-ABOVE-CEILING"] * fires
+    assert ("cannot be compared" in found.sentence.en) == fires
+    if fires:
+        (flag,) = found.flags
+        assert flag.severity == "invalid"
+        assert set(flag.arms) == set(pair)
+        assert "something else was timed" in flag.message.en
+
+
+def test_it_is_said_among_the_checks_and_blocks_no_accuracy(folder, study):
+    clean = load(write_bench(folder, study, RATIOS))
+    results = load(write_bench(folder, study, {**RATIOS, "oelm-freeze": 0.8}))
+    told = [flag for flag in results.checks if flag not in clean.checks]
+    assert [(flag.code, flag.severity, flag.where) for flag in told] == [
+        ("SPEEDUP-ABOVE-CEILING", "warn", "oelm-freeze")
+    ]
+    assert check_timed(clean.bench, clean.compared) == []
+    for arm, one in results.comparisons.items():
+        assert (one.verdict, one.flags) == (clean.comparisons[arm].verdict, clean.comparisons[arm].flags)
+    memory = results.compare("oelm-freeze", metric="peak_memory")
+    assert "SPEEDUP-ABOVE-CEILING" not in {flag.code for flag in memory.flags}
+
+
+def test_what_the_bench_says_of_the_ceiling_is_what_the_reading_says(tmp_path, study):
+    """Both ask whether the whole interval lies beyond what can be saved at most."""
+    from oelm.bench.timing import ArmTiming, Ratio
+
+    for high in (0.915, 0.9199, 0.9201, 0.95):
+        told = {**ratio(0.9), "low": 0.88, "high": high}
+        fields = {name: told[name] for name in Ratio.__dataclass_fields__}
+        arm = ArmTiming(step_seconds=1.0, outliers=0, ratios={"step": Ratio(**fields)}, ceiling=0.055, at_most=0.08)
+        read = timed_pair(timed(tmp_path, study, {"oelm-freeze": told}), "oelm-freeze", "baseline")
+        assert bool(read.flags) == arm.above_ceiling
+
+
+def test_the_bench_writes_what_is_read(tmp_path):
+    """The two sides of the file: no field that the reading needs is called otherwise there."""
+    from oelm.bench.timing import Bench
+
+    written = set(json.loads(json.dumps(bench_of(study_of(), {"oelm-freeze": 0.95}))))
+    assert written - {"format"} <= set(Bench.__dataclass_fields__)
