@@ -105,14 +105,15 @@ def eager_attention(
     The mask is one of transformers' for this (to be added) or for torch's fused attention (true where to look, or none
     where all that came before is looked at).
     """
-    scores = query @ key.transpose(2, 3) * scaling  # (B, H, T, S)
+    scores = (query * scaling) @ key.transpose(2, 3)  # (B, H, T, S)
     if attention_mask is None and module.is_causal:
         lengths = scores.shape[2:]
         attention_mask = torch.ones(lengths, dtype=torch.bool, device=scores.device).tril(lengths[1] - lengths[0])
     if attention_mask is not None and attention_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-    elif attention_mask is not None:
-        scores = scores + attention_mask
+        lowest = torch.finfo(scores.dtype).min
+        attention_mask = torch.zeros_like(attention_mask, dtype=scores.dtype).masked_fill_(~attention_mask, lowest)
+    if attention_mask is not None:
+        scores += attention_mask
     probabilities = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     attended = drop(probabilities, dropout) @ value  # (B, H, T, D)
     return attended.transpose(1, 2), probabilities  # (B, T, H, D)
