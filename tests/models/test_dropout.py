@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from oelm.models.dropout import Dropout, dropout
+from oelm.models.dropout import Dropout, dropout, quicken_dropout_
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
@@ -57,3 +57,16 @@ def test_ends_and_evaluation():
     assert isinstance(layer, nn.Dropout)
     assert layer.eval()(given) is given
     assert not torch.equal(layer.train()(given), given)
+
+
+def test_anyones_model_drops_in_the_same_places():
+    model = nn.Sequential(
+        nn.Linear(4, 4), nn.Dropout(0.3), nn.Sequential(nn.Dropout(0.7)), nn.Dropout(0.1, inplace=True)
+    )
+    names = list(model.state_dict())
+    quicken_dropout_(model)
+    kinds = [type(one) for one in model.modules() if isinstance(one, nn.Dropout)]
+    assert kinds == [Dropout, Dropout, nn.Dropout], "one that writes into its input is left alone"
+    assert [model[1].p, model[2][0].p] == [0.3, 0.7]
+    assert list(model.state_dict()) == names
+    assert torch.equal(model.eval()[1](torch.ones(9)), torch.ones(9))

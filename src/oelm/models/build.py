@@ -11,6 +11,7 @@ from torch import nn
 
 from oelm.data.tasks import Task
 from oelm.errors import ModelError
+from oelm.models.dropout import quicken_dropout_
 from oelm.models.load import load_config, load_model
 from oelm.seeds import seed_for
 from oelm.study.recipe import Model
@@ -99,9 +100,10 @@ def _theirs(recipe: Model, task: Task, tokenizer: Any) -> nn.Module:
     logging.set_verbosity(levels.ERROR)  # that a classifier is new is what we want
     try:
         if recipe.scratch:
-            return auto.from_config(  # type: ignore[no-any-return]
-                config, dtype=torch.float32, trust_remote_code=False
-            )
-        return load_model(place, auto, config=config, dtype=torch.float32, **options)
+            model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        else:
+            model = load_model(place, auto, config=config, dtype=torch.float32, **options)
     finally:
         logging.set_verbosity(verbosity)
+    quicken_dropout_(model)
+    return model  # type: ignore[no-any-return]
