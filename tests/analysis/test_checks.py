@@ -1,15 +1,18 @@
 """Checks of a design: each fires where it should, and not on a twin that differs in that one thing."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
 import yaml
+from scipy.stats import chi2
 
 from made_runs import make_runs, study_of, text_study_of
 from oelm.analysis.checks import check_design, check_study
 from oelm.analysis.design import Design, Side, design_of
 from oelm.analysis.flags import CHECKS, SEVERITIES, Flag, flag, flag_as_dict, flags_shown, worst_first
+from oelm.analysis.power import detectable
 from oelm.analysis.results import load
 from oelm.study.load import load_study
 from oelm.study.shipped import shipped_studies
@@ -371,6 +374,23 @@ def test_seeds_that_were_measured(aim, fires):
     if fires:
         assert "a true difference of 0.01682" in flags[0].message.en
         assert ("the study asks about 0.0168" in flags[0].message.en) == (aim is not None)
+
+
+@pytest.mark.parametrize(("seeds", "times"), [(2, 15.95), (3, 4.415), (4, 2.920), (5, None)])
+def test_few_seeds_that_agree_may_do_so_by_luck(seeds, times):
+    if times is not None:
+        assert times == pytest.approx(math.sqrt((seeds - 1) / chi2.ppf(0.05, seeds - 1)), abs=0.005)
+    sides = [side(name, seeds=tuple(range(seeds))) for name in ("baseline", "a")]
+    aim = 0.01
+
+    def flags(spread):
+        return check_design(design(sides, spreads={"a": spread}, smallest_interesting=aim))
+
+    just_found = 0.99 * aim / detectable(seeds)
+    assert [one.severity for one in flags(just_found)] == ([] if times is None else ["note"])
+    assert flags(just_found / (times or 1.0)) == []
+    if times is not None:
+        assert f"{seeds} seeds agree, which may be luck" in flags(just_found)[0].message.en
 
 
 def test_only_shared_seeds_count():

@@ -34,6 +34,8 @@ _SAME_SCALE = 1.05
 # Weights of one size may still see more or less of what comes in; this much is worth a note.
 _OTHER_LOGITS = 1.5
 _ENOUGH_SEEDS = 5
+# By number of seeds: how many times their standard deviation the true one may be, at 95 % (chi-squared).
+_SPREAD_AT_MOST = {2: 15.95, 3: 4.415, 4: 2.920}
 
 
 def check_study(study: Study) -> list[Flag]:
@@ -343,6 +345,8 @@ def _seeds(design: Design) -> Iterator[Flag]:
         spread = design.spreads.get(arm) if against == design.against else None
         if spread is not None:
             smallest, aim = detectable(shared, spread=spread), design.smallest_interesting
+            about = say("aimed", aim=aim) if aim is not None else plain("")
+            times = _SPREAD_AT_MOST.get(shared, 1.0)
             if aim is None or smallest > aim:
                 yield flag(
                     "FEW-SEEDS",
@@ -351,7 +355,19 @@ def _seeds(design: Design) -> Iterator[Flag]:
                     severity="note" if aim is None else "warn",
                     n=shared,
                     smallest=smallest,
-                    about=say("aimed", aim=aim) if aim is not None else plain(""),
+                    about=about,
+                )
+            elif times * smallest > aim:
+                yield flag(
+                    "FEW-SEEDS",
+                    where=_place(design, arm, against),
+                    arms=(arm, against),
+                    key="few-seeds-agree",
+                    severity="note",
+                    n=shared,
+                    times=times,
+                    smallest=times * smallest,
+                    about=about,
                 )
         elif shared < _ENOUGH_SEEDS:
             yield flag(

@@ -350,13 +350,18 @@ class Paired:
     against: str
     metric: str
     n: int
+    points: bool
+    """Whether it is a difference of shares, in hundredths; else it is relative."""
     mean: float
     interval: Interval
 
     @property
     def text(self) -> Text:
-        values = {"arm": self.arm, "against": self.against, "metric": self.metric, "n": self.n, "mean": self.mean}
-        return say("claim-paired", low=self.interval.low, high=self.interval.high, **values)
+        scale, key = (100.0, "claim-paired-points") if self.points else (1.0, "claim-paired")
+        low, mean, high = (scale * value for value in (self.interval.low, self.mean, self.interval.high))
+        return say(
+            key, arm=self.arm, against=self.against, metric=self.metric, n=self.n, low=low, mean=mean, high=high
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -530,7 +535,8 @@ def _paired(claim: Claim) -> Iterator[Paired]:
         for arm, row in table.arms.items():
             if arm == claim.against or len(row.values) != len(level):
                 continue
-            unit = 1.0 if table.metric in _SHARES else fmean(level)
+            points = table.metric in _SHARES
+            unit = 1.0 if points else fmean(level)
             if unit == 0:
                 continue
             estimate = from_seeds(
@@ -542,6 +548,7 @@ def _paired(claim: Claim) -> Iterator[Paired]:
                 against=claim.against,
                 metric=table.metric,
                 n=len(level),
+                points=points,
                 mean=estimate.mean,
                 interval=estimate.interval(0.95),
             )
