@@ -17,6 +17,7 @@ from torch import nn
 
 import oelm
 from oelm.bench.ceiling import ceiling
+from oelm.models.dropout import quicken_dropout_
 from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM
 from oelm.study.recipe import Optimizer
 from oelm.train.optim import make_optimizer
@@ -154,6 +155,7 @@ def _step(model: nn.Module, shape: Shape) -> Callable[[], None]:
     """As in our loop: fused AdamW on what learns, after clipping."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     model.to(device).train()
+    quicken_dropout_(model)
     optimizer = make_optimizer(model, Optimizer(lr=1e-6))
     learns = [p for p in model.parameters() if p.requires_grad]
     random = torch.Generator().manual_seed(0)

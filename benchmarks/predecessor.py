@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from oelm.data.batches import collate
 from oelm.train.cell import computes_bf16
 from oelm.train.loop import Loop
-from oelm.train.preparation import model_for
 from result import Result, Target, parser_for, tell
-from sentences import BATCH, add_sst2, described, loop_of, study_of
+from sentences import BATCH, add_sst2, described, loop_of, study_of, their_model
 from side_by_side import seconds_of, take_turns
 
 PADDED = 128
@@ -56,7 +55,7 @@ def _against(precision: str, target: Target, options: argparse.Namespace, budget
 
 def _padded_step(loop: Loop, sentences: int) -> Callable[[], None]:
     device = loop.accelerator.device
-    model = model_for(loop.recipe, loop.prepared, seed=0).to(device)
+    model = their_model(loop)
     # A small rate: sentences that are known by heart have gradients too small to be computed at full speed.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.01)
     random = torch.Generator().manual_seed(0)

@@ -11,15 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import transformers
+from torch import nn
 
 from oelm.bench.run import bench
 from oelm.bench.timing import Bench
 from oelm.data.batches import Order
+from oelm.models.dropout import Dropout
 from oelm.study.load import load_study
 from oelm.study.plan import Cell, resolve
 from oelm.study.study import Study
 from oelm.train.cell import assembled
 from oelm.train.loop import Loop
+from oelm.train.preparation import model_for
 from oelm.train.signals import Stop
 from oelm.train.watch import Watch
 
@@ -59,6 +62,15 @@ def loop_of(study: Study, *, batches: int | None = None) -> Iterator[Loop]:
             lengths = loop.prepared.train.lengths[: batches * BATCH]
             loop.order = Order(lengths, batch_size=BATCH, accumulate=1, seed=0)
         yield loop
+
+
+def their_model(loop: Loop) -> nn.Module:
+    """The model of the loop as others train it, with torch's own dropout."""
+    model = model_for(loop.recipe, loop.prepared, seed=0).to(loop.accelerator.device)
+    for module in model.modules():
+        if type(module) is Dropout:
+            module.__class__ = nn.Dropout
+    return model
 
 
 def described(study: Study, loop: Loop, batches: int) -> str:

@@ -22,9 +22,8 @@ from transformers import DataCollatorWithPadding, PrinterCallback, Trainer, Trai
 
 from oelm.train.cell import computes_bf16
 from oelm.train.loop import Loop
-from oelm.train.preparation import model_for
 from result import Result, Target, parser_for, tell
-from sentences import BATCH, add_sst2, described, loop_of, study_of
+from sentences import BATCH, add_sst2, described, loop_of, study_of, their_model
 from side_by_side import seconds_of, take_turns
 
 BATCHES = 50
@@ -126,7 +125,7 @@ class _Turn(TrainerCallback):
             use_cpu=not torch.accelerator.is_available(),
         )
         trainer = Trainer(
-            model=model_for(loop.recipe, loop.prepared, seed=0),
+            model=their_model(loop),
             args=arguments,
             train_dataset=rows * COPIES,
             data_collator=DataCollatorWithPadding(loop.prepared.tokenizer),

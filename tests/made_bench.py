@@ -16,7 +16,7 @@ BASE_SECONDS = 0.27
 MIB = 2**20
 
 
-def ratio(median: float, *, half: float = 0.01, rounds: int = 64) -> dict[str, Any]:
+def ratio(median: float, *, half: float = 0.01, rounds: int = 64, block_length: float = 1.0) -> dict[str, Any]:
     """A ratio whose interval reaches a factor of `1 + half` to each side; with too few rounds it has none."""
     few = rounds < 6
     return {
@@ -27,8 +27,13 @@ def ratio(median: float, *, half: float = 0.01, rounds: int = 64) -> dict[str, A
         "trimmed": median,
         "floor": median,
         "rounds": rounds,
-        "block_length": 1.0,
+        "block_length": block_length,
     }
+
+
+def between(arm: str, against: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of `pairs`: two arms of which neither is the one that all are compared with."""
+    return {"arm": arm, "against": against, "ratio": dict(told)}
 
 
 def bench_of(study: Study, ratios: Mapping[str, Any], /, *, at_most: float = 0.08, **parts: Any) -> dict[str, Any]:
@@ -124,7 +129,9 @@ def write_shapes(folder: Path, study: Study, arms: tuple[str, ...], /, **parts: 
         for width in (128, 256, 512)
         for length, batch in ((32, 8), (128, 32))
     ]
-    write_json(folder / "bench-shapes.json", {"format": 1, "study": study.name, "points": points, **parts})
+    made_with = {name: _made_with(study, name) for name in study.arms}
+    told = {"format": 1, "study": study.name, "points": points, "made_with": made_with}
+    write_json(folder / "bench-shapes.json", {**told, **parts})
     return folder
 
 

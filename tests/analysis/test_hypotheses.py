@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
-from made_bench import ratio, write_bench
+from made_bench import between, ratio, write_bench
 from made_runs import TRAINABLE, make_runs, make_text_runs, study_of, text_study_of
 from oelm.analysis.paired import from_seeds, holm
 from oelm.analysis.results import load
@@ -334,6 +335,39 @@ def test_h3_of_the_shipped_studies_is_between_two_arms_of_the_bench(tmp_path, no
     (one,) = load(folder).hypotheses
     assert (one.standing, one.timed) == (standing, True)
     assert one.value == pytest.approx(0.95 / nofreeze)
+
+
+@pytest.mark.parametrize(("told", "standing"), [(0.985, "supported"), (1.0, "undecided"), (1.015, "refuted")])
+def test_the_ratio_that_was_taken_of_both_arms_judges(tmp_path, told, standing):
+    """Their ratios to the baseline divide to 0.98, with an interval that holds 1."""
+    rule = hypothesis("step_seconds(oelm-freeze) / step_seconds(freeze-only)", "below", 1.0)
+    study = study_of(seeds=[0, 1, 2], hypotheses={"H3": rule})
+    folder = make_runs(tmp_path, study, **SMALL)
+    arms = {"oelm-freeze": ratio(0.95, half=0.03), "freeze-only": ratio(0.95 / 0.98, half=0.03)}
+    (divided,) = load(write_bench(folder, study, arms)).hypotheses
+    assert divided.standing == "undecided"
+    pairs = [between("oelm-freeze", "freeze-only", ratio(told, half=0.01, rounds=40))]
+    (one,) = load(write_bench(folder, study, arms, pairs=pairs)).hypotheses
+    assert (one.standing, one.value, one.n, one.timed) == (standing, told, 40, True)
+
+
+def test_of_few_rounds_a_corrected_p_value_is_that_of_t(tmp_path):
+    """By the normal distribution it would be 0.013 and, among three, supported."""
+    rules = {"H3": hypothesis(FASTER, "below", 1.0)}
+    rules |= {f"H{n}": hypothesis(DIFFERENCE, "above", 0.0) for n in (4, 5)}
+    told = {"oelm-freeze": {**ratio(0.96, rounds=6), "low": 0.96 / math.exp(0.0322), "high": 0.96 * math.exp(0.0322)}}
+    one = timed(tmp_path / "few", told, rules).hypotheses[0]
+    assert one.p_supported == pytest.approx(3 * 2 * t.sf(-math.log(0.96) / 0.0322 * t.ppf(0.975, 5), 5))
+    assert one.standing == "undecided"
+    told["oelm-freeze"]["rounds"] = 10_000
+    assert timed(tmp_path / "many", told, rules).hypotheses[0].standing == "supported"
+
+
+def test_one_round_is_one(tmp_path):
+    (one,) = timed(
+        tmp_path, {"oelm-freeze": ratio(0.95, rounds=1)}, {"H3": hypothesis(FASTER, "below", 1.0)}
+    ).hypotheses
+    assert "oelm bench, 1 round: too few" in one.sentence.en
 
 
 def test_faster_than_freezing_can_make_it_is_no_support(tmp_path):

@@ -3,14 +3,15 @@
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
+from scipy.stats import norm, t
 
-from made_bench import bench_of, edited, ratio, write_bench, write_shapes
+from made_bench import bench_of, between, edited, ratio, write_bench, write_shapes
 from made_runs import STUDY, make_runs, study_of
 from oelm.analysis.results import load
-from oelm.analysis.timed import check_timed, read_bench, timed_pair
+from oelm.analysis.timed import Timed, TimedBetween, TimedRatio, check_timed, read_bench, timed_pair
 
 SMALL = {"examples": 60, "steps": 10}
 ARMS = {**STUDY["arms"], "oelm-nofreeze": {"init": "orthogonalize", "scale": "match", "freeze": "none"}}
@@ -62,11 +63,15 @@ def test_what_is_not_needed_may_be_missing_or_new(folder, study):
     def change(data):
         for arm in data["arms"].values():
             arm["memory"] = {}
+            for one in arm["ratios"].values():
+                del one["block_length"]
         data["surroundings"] = {}
         for name in ("device", "apart", "provenance", "warnings", "precision"):
             del data[name]
 
     bench = load(edited(folder, change)).bench
+    assert bench.pairs == ()
+    assert bench.arms["freeze-only"].step.block_length == 1
     assert bench.arms["freeze-only"].memory is None
     assert bench.surroundings.others is None
 
@@ -83,6 +88,8 @@ DAMAGE = {
     "words for numbers": lambda text: text.replace('"median": 0.95,', '"median": "much",'),
     "infinite": lambda text: text.replace('"median": 0.95,', '"median": 1e999,'),
     "beside its interval": lambda text: text.replace('"median": 0.95,', '"median": 0.5,'),
+    "in blocks of nothing": lambda text: text.replace('"block_length": 1.0', '"block_length": 0.0', 1),
+    "pairs of words": lambda text: text.replace('"warnings": []', '"warnings": [], "pairs": ["a/b"]'),
     "nested": lambda text: '{"a":' * 5000 + "1" + "}" * 5000,
 }
 
@@ -174,6 +181,48 @@ def test_shapes_of_something_else_are_left_out(folder, study):
     assert "cannot be read" in reasons(results)["bench-shapes.json"].en
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("treatment/freeze", "q", "treatment.freeze: was 'q', is "),
+        ("recipe/model/preset", "mini-256", "recipe.model.preset: was 'mini-256'"),  # it has other layers too
+        ("recipe/clip", 0.5, "recipe.clip: was 0.5, is 1.0"),
+        ("recipe/precision", "bf16", "recipe.precision: was 'bf16', is 'fp32'"),
+        ("recipe/compile", True, "recipe.compile: was True, is False"),
+        ("recipe/gradient_checkpointing", True, "recipe.gradient_checkpointing: was True"),
+        ("recipe/batch/accumulate", 4, "recipe.batch.accumulate: was 4, is 1"),
+        ("recipe/data/tokenizer", {"vocab": 300}, "recipe.data.tokenizer"),
+        ("recipe/batch/size", 8, None),  # a shape has its own
+        ("recipe/data/max_length", 512, None),
+        ("recipe/optimizer/lr", 1.0, None),
+        ("recipe/data/path", "elsewhere", None),
+    ],
+)
+@pytest.mark.parametrize("arm", ["oelm-freeze", "baseline"])
+def test_shapes_of_a_study_that_was_changed_since_are_left_out(folder, study, arm, path, value, told):
+    def change(data):
+        *parents, last = path.split("/")
+        inner = data["made_with"][arm]
+        for part in parents:
+            inner = inner[part]
+        inner[last] = value
+
+    write_shapes(folder, study, ("oelm-freeze",))
+    results = load(edited(folder, change, name="bench-shapes.json"))
+    assert bool(results.shapes) == (told is None)
+    if told is not None:
+        assert f"when {arm} was timed: {told}" in reasons(results)["bench-shapes.json"].en
+
+
+def test_shapes_of_unknown_makings_are_damaged(folder, study):
+    write_shapes(folder, study, ("oelm-freeze",), made_with={})
+    results = load(folder)
+    assert results.shapes == ()
+    assert "does not say what arm 'oelm-freeze' was made with" in reasons(results)["bench-shapes.json"].en
+    results = load(edited(folder, lambda data: data.pop("made_with"), name="bench-shapes.json"))
+    assert "bench-shapes.json is damaged" in reasons(results)["bench-shapes.json"].en
+
+
 # -- two arms ----------------------------------------------------------------------------------------------------
 
 
@@ -212,12 +261,104 @@ def test_two_treated_arms_have_a_wider_interval(tmp_path, study):
     assert width == pytest.approx(2 * math.sqrt(2) * math.log(1.01))
 
 
+def test_two_treated_arms_have_the_ratio_that_was_taken_of_them(tmp_path, study):
+    """Of the same rounds it is narrower than a division, and need not be its median."""
+    arms = {"oelm-freeze": ratio(0.95), "oelm-nofreeze": ratio(1.01)}
+    told = ratio(0.945, half=0.002, rounds=32, block_length=2.0)
+    bench = timed(tmp_path, study, arms, pairs=[between("oelm-freeze", "oelm-nofreeze", told)])
+    there = timed_pair(bench, "oelm-freeze", "oelm-nofreeze")
+    assert (there.ratio, there.rounds, there.estimate.seeds.df) == (0.945, 32, 15)
+    assert (there.interval.low, there.interval.high) == pytest.approx((told["low"], told["high"]))
+    back = timed_pair(bench, "oelm-nofreeze", "oelm-freeze")
+    assert (back.arm, back.against, back.ratio) == ("oelm-nofreeze", "oelm-freeze", pytest.approx(1 / 0.945))
+    assert (back.interval.low, back.interval.high) == pytest.approx((1 / told["high"], 1 / told["low"]))
+    assert back.p_differs == pytest.approx(there.p_differs)
+    assert ("is faster:" in there.sentence.en, "is slower:" in back.sentence.en) == (True, True)
+
+
+def test_a_ratio_of_two_other_arms_is_of_no_use(tmp_path, study):
+    """Nor is one that speaks of an arm that was not timed, or of the baseline: an arm has its own ratio to that."""
+    arms = {"freeze-only": 0.97, "oelm-freeze": 0.95, "oelm-nofreeze": 1.01}
+    pairs = [
+        between("oelm-freeze", "freeze-only", ratio(0.5)),
+        between("oelm-freeze", "elsewhere", ratio(0.5)),
+        between("oelm-freeze", "baseline", ratio(0.5)),
+    ]
+    bench = timed(tmp_path, study, arms, pairs=pairs)
+    assert timed_pair(bench, "oelm-freeze", "oelm-nofreeze").ratio == pytest.approx(0.95 / 1.01)
+    assert timed_pair(bench, "oelm-freeze", "baseline").ratio == 0.95
+    assert timed_pair(bench, "baseline", "oelm-freeze").ratio == pytest.approx(1 / 0.95)
+    assert timed_pair(bench, "oelm-freeze", "elsewhere") is None
+
+
+def test_a_ratio_of_two_arms_with_too_few_rounds_has_no_interval(tmp_path, study):
+    pairs = [between("oelm-freeze", "oelm-nofreeze", ratio(0.95, rounds=1))]
+    bench = timed(tmp_path, study, {"oelm-freeze": 0.95, "oelm-nofreeze": 1.0}, pairs=pairs)
+    pair = timed_pair(bench, "oelm-nofreeze", "oelm-freeze")
+    assert (pair.interval, pair.p_differs, pair.is_faster) == (None, 1.0, False)
+    assert "oelm bench, 1 round: too few" in pair.sentence.en
+    assert "1 轮" in pair.sentence.zh
+
+
+@pytest.mark.parametrize(
+    ("rounds", "block_length", "df"), [(8, 1.0, 7), (64, 1.0, 63), (32, 4.0, 7), (20, 3.0, 5), (9, 9.0, 1)]
+)
+def test_p_values_are_those_of_t(tmp_path, study, rounds, block_length, df):
+    """As wide as the interval was made for so many rounds: at 5 % they agree with it, and below they are larger than
+    the normal distribution has them."""
+    told = ratio(0.97, half=0.02, rounds=rounds, block_length=block_length)
+    pair = timed_pair(timed(tmp_path, study, {"freeze-only": told}), "freeze-only", "baseline")
+    half, middle = math.log(1.02), -math.log(0.97)
+    assert pair.p_differs == pytest.approx(2 * t.sf(middle / half * t.ppf(0.975, df), df))
+    assert pair.p_differs > 2 * norm.sf(middle / half * norm.ppf(0.975))
+    assert (pair.interval.low, pair.interval.high) == pytest.approx((told["low"], told["high"]))
+
+
+def test_a_division_has_the_fewer_degrees_of_freedom(tmp_path, study):
+    arms = {"oelm-freeze": ratio(0.95, rounds=64), "oelm-nofreeze": ratio(1.01, rounds=64, block_length=8.0)}
+    bench = timed(tmp_path, study, arms)
+    for pair in (("oelm-freeze", "oelm-nofreeze"), ("oelm-nofreeze", "oelm-freeze")):
+        found = timed_pair(bench, *pair)
+        error = math.log(1.01) * math.hypot(1 / t.ppf(0.975, 63), 1 / t.ppf(0.975, 7))
+        assert found.p_differs == pytest.approx(2 * t.sf(math.log(1.01 / 0.95) / error, 7))
+
+
+def test_rounds_that_a_ratio_does_not_tell_are_those_of_the_bench(tmp_path, study):
+    told = {name: value for name, value in ratio(0.95).items() if name != "rounds"}
+    folder = write_bench(tmp_path, study, {"freeze-only": 0.95}, rounds=16)
+    edited(folder, lambda data: data["arms"]["freeze-only"]["ratios"].update(step=told))
+    pair = timed_pair(read_bench(folder), "freeze-only", "baseline")
+    assert (pair.rounds, pair.estimate.seeds.df) == (16, 15)
+
+
+@pytest.mark.parametrize(("way", "word"), [(1, "faster"), (-1, "slower")])
+def test_faster_or_slower_is_on_the_side_of_the_estimate(tmp_path, study, way, word):
+    """Medians at the inner ends of their intervals give a ratio on the other side of 1 than what the p value is of."""
+    arms = {
+        "oelm-freeze": {**ratio(0.99), "low": 0.90, "high": 0.99},
+        "freeze-only": {**ratio(0.98), "low": 0.98, "high": 1.08},
+    }
+    pair = timed_pair(timed(tmp_path, study, arms), *("oelm-freeze", "freeze-only")[::way])
+    assert (pair.ratio > 1) == (word == "faster")
+    assert pair.p_differs < 0.05
+    assert f"is {word}:" in pair.sentence.en
+
+
 def test_few_rounds_decide_nothing(tmp_path, study):
     bench = timed(tmp_path, study, {"oelm-freeze": ratio(0.5, rounds=3), "freeze-only": 0.95})
     pair = timed_pair(bench, "oelm-freeze", "baseline")
     assert (pair.interval, pair.p_differs, pair.flags) == (None, 1.0, ())
     assert "too few for an interval" in pair.sentence.en
     assert timed_pair(bench, "oelm-freeze", "freeze-only").interval is None
+
+
+@pytest.mark.parametrize("low", [0.0, 5e-324])
+def test_an_interval_down_to_nothing_is_none(tmp_path, study, low):
+    """Nor can it be turned round."""
+    wide = {**ratio(0.95, rounds=2), "low": low, "high": 1e9}
+    bench = timed(tmp_path, study, {"oelm-freeze": wide, "oelm-nofreeze": 1.0})
+    for pair in (("baseline", "oelm-freeze"), ("oelm-nofreeze", "oelm-freeze"), ("oelm-freeze", "baseline")):
+        assert timed_pair(bench, *pair).interval is None
 
 
 def test_only_what_was_measured_is_a_pair(tmp_path, study):
@@ -243,8 +384,12 @@ def test_only_what_was_measured_is_a_pair(tmp_path, study):
         ({"oelm-nofreeze": 1.03}, ("oelm-nofreeze", "baseline"), False),
         ({"oelm-nofreeze": 1.03}, ("baseline", "oelm-nofreeze"), False),
         ({"oelm-freeze": 0.95, "oelm-nofreeze": 1.0}, ("oelm-freeze", "oelm-nofreeze"), False),
-        ({"oelm-freeze": 0.93, "oelm-nofreeze": 1.10}, ("oelm-freeze", "oelm-nofreeze"), True),
-        ({"oelm-freeze": 0.93, "oelm-nofreeze": 1.10}, ("oelm-nofreeze", "oelm-freeze"), True),
+        ({"oelm-freeze": 0.93, "oelm-nofreeze": 1.10}, ("oelm-freeze", "oelm-nofreeze"), False),  # slower is a result
+        ({"oelm-freeze": 0.93, "oelm-nofreeze": 1.10}, ("oelm-nofreeze", "oelm-freeze"), False),
+        ({"oelm-freeze": 0.80, "oelm-nofreeze": 1.0}, ("oelm-freeze", "oelm-nofreeze"), True),
+        ({"oelm-freeze": 0.80, "oelm-nofreeze": 1.0}, ("oelm-nofreeze", "oelm-freeze"), True),
+        ({"oelm-freeze": 0.80, "freeze-only": 0.95}, ("freeze-only", "oelm-freeze"), True),  # they freeze as much
+        ({"oelm-freeze": 0.80, "freeze-only": 0.95}, ("oelm-freeze", "freeze-only"), True),
     ],
 )
 def test_more_than_freezing_can_save_is_flagged(tmp_path, study, ratios, pair, fires):
@@ -254,8 +399,31 @@ def test_more_than_freezing_can_save_is_flagged(tmp_path, study, ratios, pair, f
     if fires:
         (flag,) = found.flags
         assert flag.severity == "invalid"
-        assert set(flag.arms) == set(pair)
+        above = min(ratios, key=ratios.get)
+        assert (flag.where, flag.arms) == (above, (above,))
+        assert f"{above} saves" in flag.message.en
+        assert "of baseline's step" in flag.message.en
         assert "something else was timed" in flag.message.en
+
+
+@pytest.mark.parametrize("way", [1, -1])
+@pytest.mark.parametrize("own", [True, False])
+def test_an_arm_that_saves_less_than_it_may_blames_no_other(tmp_path, study, way, own):
+    """One of 0.08 saves all of it and one of 0.06 half: between them it is 5.2 %, more than 0.08 and 0.06 are apart."""
+    arms = {"oelm-freeze": ratio(0.92, half=0.001), "freeze-only": ratio(0.97, half=0.001)}
+    pairs = [between("oelm-freeze", "freeze-only", ratio(0.92 / 0.97, half=0.001))] * own
+    folder = write_bench(tmp_path, study, arms, at_most=0.08, pairs=pairs)
+    bench = read_bench(edited(folder, lambda data: data["arms"]["freeze-only"].update(at_most=0.06)))
+    assert timed_pair(bench, *("oelm-freeze", "freeze-only")[::way]).flags == ()
+
+
+def test_both_above_their_ceilings_are_two_flags_and_each_is_said_once(tmp_path, study):
+    bench = timed(tmp_path, study, {"oelm-freeze": 0.8, "freeze-only": 0.7})
+    there = timed_pair(bench, "oelm-freeze", "freeze-only").flags
+    assert {flag.where for flag in there} == {"oelm-freeze", "freeze-only"}
+    assert set(there) == set(timed_pair(bench, "freeze-only", "oelm-freeze").flags)
+    compared = [("oelm-freeze", "baseline"), ("freeze-only", "baseline"), ("oelm-freeze", "freeze-only")]
+    assert [flag.where for flag in check_timed(bench, compared)] == ["oelm-freeze", "freeze-only"]
 
 
 def test_it_is_said_among_the_checks_and_blocks_no_accuracy(folder, study):
@@ -278,15 +446,17 @@ def test_what_the_bench_says_of_the_ceiling_is_what_the_reading_says(tmp_path, s
 
     for high in (0.915, 0.9199, 0.9201, 0.95):
         told = {**ratio(0.9), "low": 0.88, "high": high}
-        fields = {name: told[name] for name in Ratio.__dataclass_fields__}
-        arm = ArmTiming(step_seconds=1.0, outliers=0, ratios={"step": Ratio(**fields)}, ceiling=0.055, at_most=0.08)
+        step = Ratio(**{each.name: told[each.name] for each in fields(Ratio)})
+        arm = ArmTiming(step_seconds=1.0, outliers=0, ratios={"step": step}, ceiling=0.055, at_most=0.08)
         read = timed_pair(timed(tmp_path, study, {"oelm-freeze": told}), "oelm-freeze", "baseline")
         assert bool(read.flags) == arm.above_ceiling
 
 
 def test_the_bench_writes_what_is_read(tmp_path):
     """The two sides of the file: no field that the reading needs is called otherwise there."""
-    from oelm.bench.timing import Bench
+    from oelm.bench.timing import Bench, PairTiming, Ratio
 
-    written = set(json.loads(json.dumps(bench_of(study_of(), {"oelm-freeze": 0.95}))))
+    written = set(json.loads(json.dumps(bench_of(study_of(), {"oelm-freeze": 0.95}, pairs=[]))))
     assert written - {"format"} <= set(Bench.__dataclass_fields__)
+    for read, made in ((Timed, Bench), (TimedBetween, PairTiming), (TimedRatio, Ratio)):
+        assert {each.name for each in fields(read)} <= {each.name for each in fields(made)}

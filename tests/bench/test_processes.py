@@ -66,7 +66,8 @@ class Pretended:
 
 
 def turns(arms, clock, **more):
-    options = {"against": "a", "precision": 0.01, "budget": 3600.0, "seed": 0, "watch": Watch(), "stop": Stop()}
+    options = {"pairs": [(name, "a") for name in arms if name != "a"], "precision": 0.01, "budget": 3600.0, "seed": 0}
+    options |= {"watch": Watch(), "stop": Stop()}
     return take_turns(arms, now=clock, **{**options, **more})
 
 

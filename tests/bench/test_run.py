@@ -219,6 +219,55 @@ def test_arms_of_another_shape_are_refused(tmp_path):
         bench(other, memory=False, out=tmp_path)
 
 
+def test_clipping_is_part_of_a_step(tmp_path):
+    with pytest.raises(StudyError, match="another shape"):
+        bench(study(tmp_path, frozen={**FROZEN, "changes": {"clip": None}}), memory=False, out=tmp_path)
+
+
+def test_two_treated_arms_of_a_hypothesis_are_measured_directly(tmp_path, monkeypatch):
+    import oelm.bench.arms as arms
+
+    visit = arms.Stepper.visit
+
+    def paced(self, first, steps):
+        seen = visit(self, first, steps)
+        pace = {"qk": 0.9, "q": 0.95}.get(self.loop.applied.treatment.freeze, 1.0)
+        return replace(seen, seconds=pace * seen.seconds)
+
+    monkeypatch.setattr(arms.Stepper, "visit", paced)
+    content = tiny_study.study(tiny_study.write_data(tmp_path / "data"))
+    content["arms"] = {
+        "baseline": {"init": "keep", "freeze": "none"},
+        "frozen": FROZEN,
+        "half": {**FROZEN, "freeze": "q"},
+    }
+    content["hypotheses"] = {
+        "H3": {
+            "statement": "one is faster than the other",
+            "estimand": "step_seconds(frozen) / step_seconds(half)",
+            "rule": "below",
+            "margin": 1.0,
+        },
+        "other": {
+            "statement": "and than the baseline",
+            "estimand": "step_seconds(frozen) / step_seconds(baseline)",
+            "rule": "below",
+            "margin": 1.0,
+        },
+    }
+    found = bench(study_from_dict(content), budget=1e6, precision=0.5, memory=False, out=tmp_path, now=FakeClock())
+    (pair,) = found.pairs
+    assert (pair.arm, pair.against) == ("frozen", "half")
+    assert pair.ratio.median == pytest.approx(0.9 / 0.95)
+    assert "frozen in units of half: 0.9474" in str(found)
+    (kept,) = json.loads((tmp_path / "tiny" / "bench.json").read_text())["pairs"]
+    assert (kept["arm"], kept["against"], kept["ratio"]["median"]) == ("frozen", "half", pair.ratio.median)
+    one_less = bench(
+        study_from_dict(content), arms=["half"], budget=1e6, precision=0.5, memory=False, out=tmp_path, now=FakeClock()
+    )
+    assert one_less.pairs == ()
+
+
 def test_ctrl_c_keeps_what_was_measured(tmp_path):
     class Impatient(Watch):
         def stepped(self, step, *, loss):

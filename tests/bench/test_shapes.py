@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import oelm.bench.room as room
 import oelm.bench.sweep as sweep
@@ -26,6 +27,7 @@ from oelm.data.batches import Order, collate
 from oelm.data.tokens import Examples, Windows
 from oelm.errors import Stopped, StudyError
 from oelm.heads.find import find_projections
+from oelm.models.dropout import Dropout
 from oelm.study.load import study_from_dict
 from oelm.train.watch import Watch
 from zoo import FAMILIES
@@ -204,7 +206,15 @@ def test_models_of_others(family, kind, tmp_path, monkeypatch):
         text.write_text("<|endoftext|>".join(words for words, _ in tiny_study.texts(400, seed=3)))
         content["recipe"]["data"] |= {"task": "text", "path": str(text)}
         content["compare"]["primary"] = {"metric": "perplexity", "better": "lower"}
+    kinds, visit = set(), sweep.Stepper.visit
+
+    def noted(self, first, steps):
+        kinds.update(type(one) for one in self.loop.model.modules() if isinstance(one, nn.Dropout))
+        return visit(self, first, steps)
+
+    monkeypatch.setattr(sweep.Stepper, "visit", noted)
     found = measured(study_from_dict(content), tmp_path, widths=[12, 48], lengths=[4])
+    assert kinds == {Dropout}, "as in every training of ours"
     assert [point.shape.width for point in found.points] == [12, 48]
     assert all(point.arms["oelm-freeze"].ceiling > 0 for point in found.points)
 

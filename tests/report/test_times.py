@@ -4,10 +4,11 @@ import re
 
 import pytest
 
-from made_bench import edited, ratio, write_bench
-from made_runs import make_runs, study_of
+from made_bench import edited, ratio, write_bench, write_shapes
+from made_runs import TEXT, make_runs, make_text_runs, study_of, text_study_of
 from oelm.analysis.results import read_results
 from oelm.report.content import content_of
+from oelm.report.figures import plots
 from oelm.report.markdown import escaped, markdown
 from oelm.report.page import page
 from oelm.report.pdf import _plain, pdf
@@ -88,8 +89,65 @@ def test_the_circumstances_are_told(made, small):
         assert part in told
     assert "the time was used up" in prose(times_of(small(stopped_by="budget")))
     assert "It was interrupted" in prose(times_of(small(stopped_by="interrupted")))
-    assert "a process of its own (they need 9 GB)" in prose(times_of(small(apart="they need 9 GB")))
+    apart = times_of(small(apart="it was asked for"))
+    assert "Every visit was a process of its own: it was asked for." in prose(apart)
+    assert "每次轮到一组都用一个单独的进程" in prose(apart, "zh")
+    assert "memory together" not in prose(apart)
     assert "Cores" not in prose(times_of(small(surroundings={})))
+
+
+def test_one_round_is_one(tmp_path):
+    study = study_of(seeds=[0, 1])
+    folder = make_runs(tmp_path, study, examples=60, steps=10)
+    results = read_results(write_bench(folder, study, {"oelm-freeze": ratio(0.95, rounds=1)}, rounds=1))
+    blocks = times_of(content_of(results))
+    assert "1 round in 151 s" in prose(blocks)
+    assert "共 151 秒" in prose(blocks, "zh")
+    figure = next(one for one in plots(results) if one.name == "timed")
+    assert "over 1 round:" in figure.caption.en
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [({}, True), ({"precision": "bf16"}, False), ({"compile": True}, False)],
+    ids=["fp32", "bf16", "compiled"],
+)
+def test_the_head_of_a_language_model_counts_as_forward(tmp_path, change, told):
+    """Only where the loss is taken in chunks."""
+    recipe = {**TEXT["recipe"], **change}
+    study = text_study_of(recipe=recipe, seeds=[0, 1])
+    arm = next(name for name in study.arms if name != study.compare.against)
+    content = content_of(read_results(write_bench(make_text_runs(tmp_path, study), study, {arm: 0.97})))
+    assert ("read forward and backward together" in prose(times_of(content))) == told
+    assert ("前向与反向应合起来看" in prose(times_of(content), "zh")) == told
+
+
+def test_a_classifier_has_no_such_head(made):
+    assert "forward and backward together" not in prose(times_of(made.content))
+
+
+@pytest.mark.parametrize("benched", [True, False])
+def test_a_shape_above_its_ceiling_is_flagged(tmp_path, benched):
+    """By its own, with or without a bench of the study's shape."""
+    study = study_of(seeds=[0, 1])
+    folder = write_shapes(make_runs(tmp_path, study, examples=60, steps=10), study, ("oelm-freeze",))
+    if benched:
+        write_bench(folder, study, {"oelm-freeze": 0.95})
+    assert not any(isinstance(one, Bullets) for one in times_of(content_of(read_results(folder))))
+
+    def change(data):
+        data["points"][1] |= {"ratio": ratio(0.8), "at_most": 0.1}
+        data["points"][2] |= {"ratio": ratio(0.8), "at_most": 0.3}
+        data["points"][3] |= {"ratio": ratio(0.8, rounds=3), "at_most": 0.1}
+
+    results = read_results(edited(folder, change, name="bench-shapes.json"))
+    (bullets,) = (one for one in times_of(content_of(results)) if isinstance(one, Bullets))
+    (text,) = bullets.items
+    assert text.en == (
+        "SPEEDUP-ABOVE-CEILING (docs/fair-comparison.md#times): at width 128, 128 tokens, batch 32, oelm-freeze saves "
+        "20.0% of baseline's step, and freezing can save 10.0% at most: something else was timed"
+    )
+    assert "宽度 128、128 个词元、批大小 32 时" in text.zh
 
 
 def test_without_a_bench_it_says_how_to_get_one(tmp_path):
@@ -143,11 +201,11 @@ def practice(content):
 
 
 def test_the_fastest_steps_are_those_of_the_bench(small):
-    arms, why = practice(small(0.95))["the fastest steps"]
+    arms, why = practice(small(ratio(0.95, half=0.02)))["the fastest steps"]
     assert arms == "oelm-freeze"
     assert why == (
         "oelm-freeze: -5.0% of time a step against baseline "
-        "(95 % interval -5.9% to -4.0%, in turns by oelm bench, 64 rounds)"
+        "(95 % interval -6.9% to -3.1%, in turns by oelm bench, 64 rounds)"
     )
     assert practice(small(1.0))["the fastest steps"] == ["\u2013", "no evidence yet"]
     assert practice(small(1.1))["the fastest steps"] == ["baseline", "all other arms are worse"]

@@ -359,9 +359,7 @@ class Paired:
     def text(self) -> Text:
         scale, key = (100.0, "claim-paired-points") if self.points else (1.0, "claim-paired")
         low, mean, high = (scale * value for value in (self.interval.low, self.mean, self.interval.high))
-        return say(
-            key, arm=self.arm, against=self.against, metric=self.metric, n=self.n, low=low, mean=mean, high=high
-        )
+        return say(key, arm=self.arm, against=self.against, metric=self.metric, n=self.n, low=low, mean=mean, high=high)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from oelm.analysis.flags import Flag
 from oelm.analysis.paired import Estimate, Interval, from_seeds, holm
 from oelm.analysis.results import Results
-from oelm.analysis.timed import TimedPair, timed_pair
+from oelm.analysis.timed import TimedPair, rounds_told, timed_pair
 from oelm.analysis.verdicts import ALPHA, COUNTED, compare, flags_of
 from oelm.study.hypothesis import Hypothesis
 from oelm.words.text import Text, plain, say
@@ -146,9 +146,10 @@ def _decided(one: Judged) -> Judged:
     told = say("standing-none") if one.value is None else plain(_exact(one.value))
     if one.interval is not None:
         key = "standing-timed" if one.timed else "standing-interval"
-        told = say(key, value=one.value, low=one.interval.low, high=one.interval.high, n=one.n)
+        numbers = {"value": one.value, "low": one.interval.low, "high": one.interval.high}
+        told = say(key, **numbers, n=one.n, rounds=rounds_told(one.n))
     elif one.timed:
-        told = say("standing-timed-open", value=one.value, n=one.n)
+        told = say("standing-timed-open", value=one.value, rounds=rounds_told(one.n))
     sentence = say(
         f"standing-{standing}",
         name=one.hypothesis.name,

@@ -18,7 +18,7 @@ from oelm.analysis.flags import Flag, flag
 from oelm.analysis.paired import Estimate, Interval, Source
 from oelm.errors import CellError
 from oelm.records.store import read_json
-from oelm.study.plan import Cell, resolve, what_changed
+from oelm.study.plan import Cell, flat, resolve, what_changed
 from oelm.study.study import Study
 from oelm.words.text import Text, say
 
@@ -27,9 +27,10 @@ FORMAT = 1
 PARTS = ("forward", "backward", "optimizer")
 LEVEL = 0.95
 _LONGEST = 1e9  # no time, number of rounds or ratio of ours is larger
-_NORMAL = 10**9  # degrees of freedom with which a t distribution is the normal one
 # What a step's time depends on, beside the treatment.
-_OF_A_STEP = ("model", "data", "batch", "clip", "precision", "compile", "gradient_checkpointing")
+OF_A_STEP = ("model", "data", "batch", "clip", "precision", "compile", "gradient_checkpointing")
+# What every shape has of its own. Its width is in no recipe: it is that of the model, whose layers all shapes keep.
+_OF_A_SHAPE = ("recipe.data.max_length", "recipe.batch.size")
 # The file may say more than is read here, and must say this much.
 _OPEN: dict[str, Any] = {"extra": "ignore", "allow_inf_nan": False}
 
@@ -50,6 +51,8 @@ class TimedRatio:
     high: Positive | None
     """None with too few rounds for an interval."""
     rounds: Count = 0
+    block_length: Annotated[float, Field(ge=1, le=_LONGEST)] = 1.0
+    """How many rounds in a row say the same: the interval is that of so many times fewer."""
 
     def __post_init__(self) -> None:
         if not self.low <= self.median <= (math.inf if self.high is None else self.high):
@@ -57,9 +60,13 @@ class TimedRatio:
 
     @property
     def interval(self) -> Interval | None:
-        if self.high is None or self.low <= 0:
+        if self.high is None or self.low < 1 / _LONGEST:
             return None
         return Interval(low=self.low, high=self.high, level=LEVEL)
+
+    def above(self, at_most: float | None) -> bool:
+        """Whether it certainly saves more than this: then something else was timed than freezing."""
+        return at_most is not None and self.high is not None and self.high < 1 - at_most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +127,18 @@ class TimedArm:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimedBetween:
+    """Whole steps of an arm in units of another's, neither of which is the one that all are compared with."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _OPEN
+
+    arm: str
+    against: str
+    ratio: TimedRatio
+    """From the same rounds as all others."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Surroundings:
     """What else the machine did meanwhile."""
 
@@ -149,11 +168,13 @@ class Timed:
     arms: dict[str, TimedArm]
     made_with: dict[str, dict[str, Any]]
     """By arm, as in a record."""
+    pairs: tuple[TimedBetween, ...] = ()
+    """Those that a hypothesis compares."""
     precision: Positive = 0.01
     """Half-width of the interval that was asked for."""
     device: str | None = None
     apart: str | None = None
-    """Why every arm had a process of its own, in the bench's own words; None if they shared one."""
+    """Why every visit was a process of its own, in the bench's own words; None if all arms shared one."""
     surroundings: Surroundings = Surroundings()
     warnings: tuple[str, ...] = ()
     """In the bench's own words."""
@@ -187,6 +208,11 @@ class TimedShape:
     arm: str
     ratio: TimedRatio
     ceiling: Saved | None = None
+    at_most: Saved | None = None
+
+    @property
+    def above_ceiling(self) -> bool:
+        return self.ratio.above(self.at_most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +221,14 @@ class Shapes:
 
     study: str
     points: tuple[TimedShape, ...]
+    made_with: dict[str, dict[str, Any]]
+    """By arm, as in a record: what all shapes were made from."""
     against: str | None = None
+
+    def __post_init__(self) -> None:
+        unknown = [one.arm for one in self.points if one.arm not in self.made_with]
+        if unknown:
+            raise ValueError(f"it does not say what arm '{unknown[0]}' was made with")
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
@@ -241,9 +274,22 @@ def foreign(timed: Timed, study: Study) -> Text | None:
     """Why a bench is not of this study as it was run; None if nothing speaks against it."""
     if timed.study != study.name or timed.against != study.compare.against:
         return _other(timed.study, timed.against, study)
-    for name in (name for name in timed.arms if name in study.arms):
+    return _changed(timed.made_with, study)
+
+
+def foreign_shapes(shapes: Shapes, study: Study) -> Text | None:
+    """The same of a grid of shapes, which has batches and lengths of its own."""
+    if shapes.study != study.name or shapes.against not in (study.compare.against, None):
+        return _other(shapes.study, str(shapes.against), study)
+    return _changed(shapes.made_with, study, but=_OF_A_SHAPE)
+
+
+def _changed(made_with: Mapping[str, Mapping[str, Any]], study: Study, but: tuple[str, ...] = ()) -> Text | None:
+    """What is another in an arm of the study now than when it was timed."""
+    for name in (name for name in made_with if name in study.arms):
         now = resolve(study, Cell(arm=name, seed=study.seeds[0])).to_dict()
-        changed = what_changed(*(_of_a_step(made) for made in (timed.made_with[name], now)))
+        then_and_now = (flat(_of_a_step(made)) for made in (made_with[name], now))
+        changed = what_changed(*({path: each[path] for path in each if path not in but} for each in then_and_now))
         if changed:
             return say("bench-other", arm=name, what="; ".join(changed[:3]))
     return None
@@ -251,15 +297,8 @@ def foreign(timed: Timed, study: Study) -> Text | None:
 
 def _of_a_step(made_with: Mapping[str, Any]) -> dict[str, Any]:
     recipe = made_with.get("recipe")
-    kept = {name: recipe.get(name) for name in _OF_A_STEP} if isinstance(recipe, Mapping) else None
+    kept = {name: recipe.get(name) for name in OF_A_STEP} if isinstance(recipe, Mapping) else None
     return {"treatment": made_with.get("treatment"), "recipe": kept}
-
-
-def foreign_shapes(shapes: Shapes, study: Study) -> Text | None:
-    """The same of a grid of shapes, which has batches and lengths of its own."""
-    if shapes.study != study.name or shapes.against not in (study.compare.against, None):
-        return _other(shapes.study, str(shapes.against), study)
-    return None
 
 
 def _other(name: str, against: str, study: Study) -> Text:
@@ -280,7 +319,7 @@ class TimedPair:
     ratio: float
     """Of the medians."""
     estimate: Estimate | None
-    """Of its logarithm, by the normal distribution; None with too few rounds.
+    """Of its logarithm, by the t distribution; None with too few rounds.
 
     It is that of the interval, whose middle need not be the median: so what lies outside of the interval is excluded at
     5 %, and the two never disagree.
@@ -297,13 +336,19 @@ class TimedPair:
         return Interval(low=math.exp(logs.low), high=math.exp(logs.high), level=LEVEL)
 
     @property
+    def is_faster(self) -> bool:
+        """On which side of 1 it lies, by the estimate that its p value is of; how surely is another question."""
+        return self.estimate is not None and self.estimate.mean < 0
+
+    @property
     def p_differs(self) -> float:
         return self.estimate.p_differs() if self.estimate is not None and not self.estimate.no_variation else 1.0
 
     @property
     def sentence(self) -> Text:
         """Whether it is faster, with the numbers."""
-        named: dict[str, Any] = {"arm": self.arm, "against": self.against, "ratio": self.ratio, "n": self.rounds}
+        named: dict[str, Any] = {"arm": self.arm, "against": self.against, "ratio": self.ratio}
+        named["rounds"] = rounds_told(self.rounds)
         if self.interval is None:
             return say("timed-open", **named)
         named |= {"low": self.interval.low, "high": self.interval.high}
@@ -311,74 +356,110 @@ class TimedPair:
             return say("timed-invalid", why=self.flags[0].code, **named)
         if self.p_differs >= 1 - LEVEL:
             return say("timed-undecided", **named)
-        return say("timed-faster" if self.ratio < 1 else "timed-slower", **named)
+        return say("timed-faster" if self.is_faster else "timed-slower", **named)
+
+
+def rounds_told(number: int) -> Text:
+    return say("one-round" if number == 1 else "rounds", n=number)
 
 
 def timed_pair(timed: Timed | None, arm: str, against: str) -> TimedPair | None:
     """Two arms of a bench; None unless it measured both.
 
-    Where neither is the arm that all were measured against, their ratios to it are divided and their errors are taken
-    to be independent. They share that arm's noise, so the interval is wider than it need be.
+    Where their own ratio was not taken, their ratios to the arm that all were measured against are divided, and their
+    errors are taken to be independent. They share that arm's noise, so the interval is wider than it need be.
     """
     if timed is None or arm == against or not {arm, against} <= set(timed.arms):
         return None
-    pair = _divided(timed, arm, against)
+    measured, inverse = _measured(timed, arm, against), _measured(timed, against, arm)
+    if measured is not None:
+        pair = _as_measured(timed, arm, against, measured)
+    elif inverse is not None:
+        pair = _inverted(_as_measured(timed, against, arm, inverse))
+    else:
+        pair = _divided(*(_to_base(timed, each) for each in (arm, against)))
     return replace(pair, flags=tuple(_above_ceiling(timed, pair)))
 
 
 def check_timed(timed: Timed | None, compared: Iterable[tuple[str, str]]) -> list[Flag]:
     """What is wrong with the times of these comparisons. It is said beside others, and blocks what rests on times."""
     pairs = [timed_pair(timed, arm, against) for arm, against in compared]
-    return [replace(found, severity="warn") for pair in pairs if pair is not None for found in pair.flags]
+    found = dict.fromkeys(found for pair in pairs if pair is not None for found in pair.flags)
+    return [replace(each, severity="warn") for each in found]
 
 
-def _divided(timed: Timed, arm: str, against: str) -> TimedPair:
-    one, other = (timed.arms[name].step for name in (arm, against))
-    measured = [ratio for ratio in (one, other) if ratio is not None]
-    above, below = (_log(ratio) for ratio in (one, other))
+def _measured(timed: Timed, arm: str, against: str) -> TimedRatio | None:
+    """Of these two arms and this way round."""
+    if against == timed.against:
+        return timed.arms[arm].step
+    return next((pair.ratio for pair in timed.pairs if (pair.arm, pair.against) == (arm, against)), None)
+
+
+def _as_measured(timed: Timed, arm: str, against: str, ratio: TimedRatio) -> TimedPair:
+    rounds = ratio.rounds or timed.rounds
+    estimate = _log(ratio, rounds)
+    return TimedPair(arm=arm, against=against, ratio=ratio.median, estimate=estimate, rounds=rounds)
+
+
+def _to_base(timed: Timed, arm: str) -> TimedPair:
+    ratio = timed.arms[arm].step
+    assert ratio is not None, "of every other arm it is there"
+    return _as_measured(timed, arm, timed.against, ratio)
+
+
+def _inverted(pair: TimedPair) -> TimedPair:
+    estimate = pair.estimate and replace(pair.estimate, mean=-pair.estimate.mean)
+    return replace(pair, arm=pair.against, against=pair.arm, ratio=1 / pair.ratio, estimate=estimate)
+
+
+def _divided(one: TimedPair, other: TimedPair) -> TimedPair:
+    """Two arms against a third."""
     estimate = None
-    if above is not None and below is not None:
-        error = math.hypot(above.seeds.se, below.seeds.se)
-        estimate = Estimate(mean=above.mean - below.mean, seeds=Source(se=error, df=_NORMAL))
+    if one.estimate is not None and other.estimate is not None:
+        above, below = one.estimate.seeds, other.estimate.seeds
+        error = Source(se=math.hypot(above.se, below.se), df=min(above.df, below.df))
+        estimate = Estimate(mean=one.estimate.mean - other.estimate.mean, seeds=error)
     return TimedPair(
-        arm=arm,
-        against=against,
-        ratio=(one.median if one else 1.0) / (other.median if other else 1.0),
+        arm=one.arm,
+        against=other.arm,
+        ratio=one.ratio / other.ratio,
         estimate=estimate,
-        rounds=min(ratio.rounds or timed.rounds for ratio in measured),
+        rounds=min(one.rounds, other.rounds),
     )
 
 
-def _log(ratio: TimedRatio | None) -> Estimate | None:
-    """The logarithm of a ratio; of the arm that is compared with, it is 0 by definition."""
-    from scipy.special import ndtri
+def _log(ratio: TimedRatio, rounds: int) -> Estimate | None:
+    """The logarithm of a ratio.
 
-    if ratio is None:
-        return Estimate(mean=0.0, seeds=Source(se=0.0, df=_NORMAL))
+    The interval was made as wide as that of a mean of `rounds / block_length` rounds by t, and is read in the same way:
+    of so few, a p value of 0.01 is further from one of 0.05 than the normal distribution has it. Degrees of freedom are
+    whole, rounded down.
+    """
+    from scipy.special import stdtrit
+
     if ratio.interval is None:
         return None
     low, high = math.log(ratio.interval.low), math.log(ratio.interval.high)
-    error = (high - low) / (2 * float(ndtri((1 + LEVEL) / 2)))
-    return Estimate(mean=(low + high) / 2, seeds=Source(se=error, df=_NORMAL))
+    df = max(math.floor(rounds / ratio.block_length) - 1, 1)
+    error = (high - low) / (2 * float(stdtrit(df, (1 + LEVEL) / 2)))
+    return Estimate(mean=(low + high) / 2, seeds=Source(se=error, df=df))
 
 
 def _above_ceiling(timed: Timed, pair: TimedPair) -> Iterable[Flag]:
-    """Whether the arm that freezes more is certainly faster than freezing makes it: then something else was timed."""
-    spared = {name: 0.0 if name == timed.against else timed.arms[name].at_most for name in (pair.arm, pair.against)}
-    if pair.interval is None or None in spared.values():
-        return
-    more = max(spared, key=lambda name: (spared[name], name != timed.against))
-    less = pair.against if more == pair.arm else pair.arm
-    fastest = (1 - (spared[more] or 0.0)) / (1 - (spared[less] or 0.0))
-    slowest_seen = pair.interval.high if more == pair.arm else 1 / pair.interval.low
-    if slowest_seen < fastest:
-        yield flag(
-            "SPEEDUP-ABOVE-CEILING",
-            where=more if less == timed.against else f"{more} / {less}",
-            arms=(more, less),
-            key="speedup-timed",
-            arm=more,
-            against=less,
-            saving=1 - (pair.ratio if more == pair.arm else 1 / pair.ratio),
-            ceiling=1 - fastest,
-        )
+    """Whether one of the two is certainly faster than freezing makes it: then something else was timed.
+
+    Ceilings are of what is saved against the arm that all are compared with, so that is what each is held to.
+    """
+    for name in (pair.arm, pair.against):
+        arm = timed.arms[name]
+        if arm.step is not None and arm.step.above(arm.at_most):
+            yield flag(
+                "SPEEDUP-ABOVE-CEILING",
+                where=name,
+                arms=(name,),
+                key="speedup-timed",
+                arm=name,
+                against=timed.against,
+                saving=1 - arm.step.median,
+                ceiling=arm.at_most,
+            )

@@ -19,7 +19,7 @@ from oelm.bench.ratios import outliers, ratio_of
 from oelm.bench.room import NoRoom, is_out_of_memory, why_apart
 from oelm.bench.stepper import PARTS, Stepper
 from oelm.bench.timing import ArmTiming
-from oelm.bench.turns import Taken, Visited
+from oelm.bench.turns import Pair, Taken, Visited
 from oelm.errors import CellError
 from oelm.study.plan import Cell, resolve
 from oelm.study.study import Study
@@ -118,6 +118,23 @@ class Arms:
                 work[name], device = step_work(loop, taken.length), _device(loop)
             del loop  # before there is the next
         return Measured(taken=taken, work=work, device=device, why_apart=why)
+
+
+def against_base(study: Study) -> list[Pair]:
+    """Every other arm with the one that the study compares with."""
+    return [(name, study.compare.against) for name in study.arms if name != study.compare.against]
+
+
+def hypothesis_pairs(study: Study) -> list[Pair]:
+    """Other arms whose step times a hypothesis divides."""
+    found = [one.estimand for one in study.hypotheses]
+    pairs = [(one.arm, one.against) for one in found if (one.form, one.metric) == ("ratio", "step_seconds")]
+    base = study.compare.against
+    return [
+        (arm, other)
+        for arm, other in dict.fromkeys(pairs)
+        if other is not None and base not in (arm, other) and {arm, other} <= set(study.arms)
+    ]
 
 
 def cell_of(study: Study, name: str) -> Cell:

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import torch
 
+from oelm.analysis.timed import OF_A_STEP
 from oelm.errors import CellError, StudyError, did_you_mean
 from oelm.records.store import writing
 from oelm.study.plan import restricted
 from oelm.study.study import Study
 
-# What changes the shape of a step, so that times would compare two models.
-_SHAPES = ("model", "data", "batch", "precision", "compile", "gradient_checkpointing")
 _DEVICE = "ACCELERATE_TORCH_DEVICE"  # the one way to ask for a device: Accelerate's own
 
 
@@ -38,12 +37,12 @@ def check_asked(study: Study, *, precision: float, budget: float) -> None:
         raise StudyError(f"a budget of {budget:g} s is no time", hint="--budget 5m")
     _check_device()
     for arm in study.arms.values():
-        other = [path for path in arm.changes if path.split(".")[0] in _SHAPES]
+        other = [path for path in arm.changes if path.split(".")[0] in OF_A_STEP]
         if other:
             raise StudyError(
                 f"arm '{arm.name}' is of another shape",
                 where=f"arms.{arm.name}.changes.{other[0]}",
-                why="its steps would be compared with those of another model, batch or precision",
+                why="its steps would be compared with those of another model, batch, clipping or precision",
             )
 
 

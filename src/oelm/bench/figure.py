@@ -26,14 +26,11 @@ def draw_shapes(study: Study, folder: Path) -> Path:
 
 
 def _drawn(maker: Callable[[Look], tuple[str | None, Text]], study: Study, folder: Path, numbers: str) -> Path:
-    compare, shapes = study.compare, read_shapes(folder)
-    results = Results(
-        study=study,
-        folder=folder,
-        records={},
-        bench=read_bench(folder),
-        shapes=shapes.points if shapes is not None else (),
-    )
+    compare = study.compare
+    bench = read_bench(folder) if numbers == BENCH else None
+    shapes = read_shapes(folder) if numbers == SHAPES else None
+    points = shapes.points if shapes is not None else ()
+    results = Results(study=study, folder=folder, records={}, bench=bench, shapes=points)
     look = Look(
         results=results,
         metric=compare.primary.metric,

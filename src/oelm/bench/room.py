@@ -85,7 +85,7 @@ def _files_in(folder: Path) -> int:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 

@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from oelm.bench.arms import Arms, cell_of
+from oelm.bench.arms import Arms, against_base, cell_of, hypothesis_pairs
 from oelm.bench.checks import check_asked, check_place, chosen_arms
 from oelm.bench.memory import peak_of
 from oelm.bench.ratios import FEWEST
 from oelm.bench.surroundings import MUCH, summary
-from oelm.bench.timing import Bench
+from oelm.bench.timing import Bench, PairTiming
 from oelm.bench.turns import take_turns
 from oelm.errors import Stopped
 from oelm.records.provenance import provenance
@@ -56,7 +56,7 @@ def bench(
         peaks = _peaks(study, part.arms, watch, stop) if memory else {}
         turns = functools.partial(
             take_turns,
-            against=study.compare.against,
+            pairs=[*against_base(part), *hypothesis_pairs(part)],
             precision=precision,
             budget=budget,
             seed=seed,
@@ -81,6 +81,10 @@ def bench(
         device=f"{measured.device} ({facts['gpu' if measured.device == 'cuda' else 'cpu'] or 'unnamed'})",
         apart=measured.why_apart,
         arms=measured.timings(study.compare.against, seed=seed, peaks=peaks),
+        pairs=tuple(
+            PairTiming(arm=arm, against=other, ratio=taken.ratio((arm, other), seed=seed))
+            for arm, other in hypothesis_pairs(part)
+        ),
         made_with={name: resolve(study, cell_of(study, name)).to_dict() for name in part.arms},
         surroundings=summary(taken.samples),
         warnings=(),

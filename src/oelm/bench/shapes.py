@@ -83,6 +83,10 @@ class Shapes:
     provenance: dict[str, Any]
 
     @property
+    def interrupted(self) -> bool:
+        return self.stopped == "interrupted"
+
+    @property
     def warnings(self) -> list[str]:
         share = self.surroundings["others"]
         found = [] if share is None or share <= MUCH else [f"other processes used {share:.0%} of the cores meanwhile"]

@@ -107,10 +107,10 @@ def _now() -> dict[str, Any]:
 
 
 def _busy() -> float | None:
-    """CPU seconds of everybody since the machine was started."""
+    """CPU seconds of everybody since the machine was started, other machines on the same cores (steal) among them."""
     try:
         fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]
     except OSError:
         return None
-    user, nice, system, _, _, irq, softirq = (int(field) for field in fields[:7])
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+    user, nice, system, _, _, irq, softirq, steal = (int(field) for field in fields[:8])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")

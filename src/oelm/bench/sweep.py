@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from oelm.bench.arms import Measured, cell_of, loop_of, step_work
+from oelm.bench.arms import Measured, against_base, cell_of, loop_of, step_work
 from oelm.bench.checks import check_asked, check_place, chosen_arms
 from oelm.bench.memory import theory
 from oelm.bench.resize import resized, skeleton, width_of, width_step
@@ -33,6 +33,7 @@ from oelm.data.tokens import Examples, Prepared, Split, Windows
 from oelm.errors import Stopped, StudyError
 from oelm.heads.apply import apply
 from oelm.heads.find import num_layers
+from oelm.models.dropout import quicken_dropout_
 from oelm.records.provenance import provenance
 from oelm.records.store import RUNS
 from oelm.seeds import seed_for
@@ -192,6 +193,7 @@ class _Cast:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(cell.seed, "weights"))
             model = self.kind(copy.deepcopy(config)).train()
+        quicken_dropout_(model)  # as in every training
         rows = random_rows(
             self.prepared,
             shape,
@@ -221,7 +223,7 @@ class _Cast:
             loops = {name: self.loop(shape, name) for name in self.study.arms}
             taken = take_turns(
                 {name: Stepper(loop, now=now) for name, loop in loops.items()},
-                against=against,
+                pairs=against_base(self.study),
                 precision=precision,
                 budget=budget,
                 seed=seed,

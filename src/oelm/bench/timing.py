@@ -44,6 +44,19 @@ class ArmTiming:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairTiming:
+    """Whole steps of one treated arm in units of another's, from the same rounds."""
+
+    arm: str
+    against: str
+    ratio: Ratio
+
+    def __str__(self) -> str:
+        shown = f"{self.ratio.median:.4f} ({interval_shown(self.ratio)}), {_verdict(self.ratio)}"
+        return f"{self.arm} in units of {self.against}: {shown}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bench:
     """Step times of the arms of a study, measured in turns."""
 
@@ -66,11 +79,17 @@ class Bench:
     apart: str | None
     """Why every visit was a process of its own; None if all arms were in one."""
     arms: dict[str, ArmTiming]
+    pairs: tuple[PairTiming, ...]
+    """Treated arms that a hypothesis of the study compares with each other."""
     made_with: dict[str, dict[str, Any]]
     """By arm, as in the record of a cell: study, seed, treatment, changes and the resolved recipe."""
     surroundings: dict[str, Any]
     warnings: tuple[str, ...]
     provenance: dict[str, Any]
+
+    @property
+    def interrupted(self) -> bool:
+        return self.stopped_by == "interrupted"
 
     def to_dict(self) -> dict[str, Any]:
         data = {"format": FORMAT, **asdict(self)}
@@ -113,6 +132,7 @@ class Bench:
             "",
             *aligned(rows, left=("arm", "95 % interval")),
         ]
+        lines += [str(pair) for pair in self.pairs]
         lines += [f"warning: {text}" for text in self.warnings]
         return "\n".join(lines)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -20,6 +20,8 @@ from oelm.train.signals import Stop as Signals
 from oelm.train.watch import Watch
 
 Seconds = NDArray[np.float64]
+Pair = tuple[str, str]
+"""An arm, and the one whose time is the unit."""
 
 WARM_UP = 3  # steps of every arm before the clock counts
 _VISIT = 0.5  # seconds that a visit should take: long enough for the clock, short enough for the machine to stay itself
@@ -68,11 +70,16 @@ class Taken:
         """(rounds, 2 visits, steps, 3 parts)"""
         return np.array(self.times[name])
 
+    def ratio(self, pair: Pair, *, seed: int) -> Ratio:
+        """Of whole steps of the first in units of the second's."""
+        arm, against = (self.parts(name).sum(-1) for name in pair)
+        return ratio_of(arm, against, seed=seed)
+
 
 def take_turns(
     arms: Mapping[str, Visited],
     *,
-    against: str,
+    pairs: Collection[Pair],
     precision: float,
     budget: float,
     seed: int,
@@ -80,7 +87,8 @@ def take_turns(
     stop: Signals,
     now: Callable[[], float] = time.perf_counter,
 ) -> Taken:
-    """Round after round, until the interval of every ratio is within `precision`, or `budget` seconds are used."""
+    """Round after round, until the interval of the ratio of every pair is within `precision`, or `budget` seconds are
+    used."""
     usual, around = _warmed_up(arms, stop, now)
     longer = max(1.0, _OF_COMING * around / _VISIT)
     steps = int(np.clip(round(longer * _VISIT / usual), _FEWEST_STEPS, longer * _MOST_STEPS))
@@ -104,11 +112,11 @@ def take_turns(
             break
         for name, visits in seen.items():
             taken.times[name].append([visit.seconds for visit in visits])
-        taken.lengths += [length for visit in seen[against] for length in visit.lengths]
+        taken.lengths += [length for visit in seen[order[0]] for length in visit.lengths]
         taken.samples.append(replace(watching.sample(), **seen[order[-1]][-1].gpu))
         done, taken.seconds = len(taken.samples), now() - began
         watch.stepped(done, loss=math.nan)
-        if is_look(done) and all(enough(one, precision) for one in step_ratios(taken, against).values()):
+        if is_look(done) and all(enough(taken.ratio(pair, seed=0), precision) for pair in pairs):
             taken.stopped_by = "precision"
             break
         if taken.seconds * (1 + 1 / done) > budget:  # another round would be too much
@@ -116,12 +124,6 @@ def take_turns(
     if not taken.samples:
         raise _nothing_measured(stop)
     return taken
-
-
-def step_ratios(taken: Taken, against: str, *, seed: int = 0) -> dict[str, Ratio]:
-    """Of whole steps."""
-    whole = {name: taken.parts(name).sum(-1) for name in taken.times}
-    return {name: ratio_of(one, whole[against], seed=seed) for name, one in whole.items() if name != against}
 
 
 def _warmed_up(arms: Mapping[str, Visited], stop: Signals, now: Callable[[], float]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ def bench(
     study: StudyArgument,
     arms: Annotated[str | None, typer.Option(help="Only these arms, and the one compared with: oelm-freeze.")] = None,
     precision: Annotated[float, typer.Option(help="Stop when the interval reaches no further to each side.")] = 0.01,
-    budget: Annotated[str, typer.Option(help="Stop after this time at the latest: 90s, 5m, 1h.")] = "5m",
+    budget: Annotated[str, typer.Option(help="Stop timing after so long at the latest: 90s, 5m, 1h.")] = "5m",
     seed: Annotated[int, typer.Option(help="Of the order in which the arms take turns.")] = 0,
     memory: Annotated[bool, typer.Option(help="Measure the memory of every arm in a process of its own.")] = True,
     apart: Annotated[
@@ -43,6 +44,7 @@ def bench(
     given = {"widths": widths, "lengths": lengths, "batches": batches}
     sizes: dict[str, Any] = {name: _numbers(text, name) for name, text in given.items()}
     _check_together(shapes, sizes, apart)
+    from oelm.analysis.timed import BENCH, SHAPES
     from oelm.bench.figure import draw_bench, draw_shapes
     from oelm.cli.progress import timing
 
@@ -57,9 +59,14 @@ def bench(
             from oelm.bench.run import bench as run
 
             found = run(loaded, memory=memory, apart=apart, **common, watch=watch)
-    drawing = (draw_shapes if shapes else draw_bench)(loaded, Path(out) / loaded.name)
-    places = f"Measurements: {drawing.with_suffix('.json')}\nFigure:       {drawing}"
+    folder = Path(out) / loaded.name
+    places = f"Measurements: {folder / (SHAPES if shapes else BENCH)}"
     typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else f"{found}\n\n{places}")
+    drawing = (draw_shapes if shapes else draw_bench)(loaded, folder)
+    if not as_json:
+        typer.echo(f"Figure:       {drawing}")
+    if found.interrupted:
+        raise typer.Exit(128 + signal.SIGINT)
 
 
 def _seconds(text: str) -> float:

@@ -110,10 +110,11 @@ def eager_attention(
         lengths = scores.shape[2:]
         attention_mask = torch.ones(lengths, dtype=torch.bool, device=scores.device).tril(lengths[1] - lengths[0])
     if attention_mask is not None and attention_mask.dtype == torch.bool:
-        lowest = torch.finfo(scores.dtype).min
-        attention_mask = torch.zeros_like(attention_mask, dtype=scores.dtype).masked_fill_(~attention_mask, lowest)
-    if attention_mask is not None:
-        scores += attention_mask
+        # Half of the lowest number, so that adding a score cannot make it infinite.
+        unseen = torch.zeros_like(attention_mask, dtype=scores.dtype)
+        scores += unseen.masked_fill_(~attention_mask, torch.finfo(scores.dtype).min / 2)
+    elif attention_mask is not None:
+        scores = scores + attention_mask
     probabilities = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     attended = drop(probabilities, dropout) @ value  # (B, H, T, D)
     return attended.transpose(1, 2), probabilities  # (B, T, H, D)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from oelm.analysis.as_run import design_of_results
 from oelm.analysis.claims import Ledger, load_ledger
 from oelm.analysis.paired import from_seeds
+from oelm.analysis.timed import rounds_told
 from oelm.analysis.verdicts import Comparison
 from oelm.report.figures import plots
 from oelm.report.plot import DASH
@@ -374,7 +375,7 @@ def _hypotheses(results: Results) -> list[Block]:
                     words(str(one.hypothesis)),
                     finite(one.value, ",.4g" if one.value is None or abs(one.value) < 1e4 else ",.0f"),
                     interval_cell(one.interval),
-                    words(say("rounds", n=one.n)) if one.timed else number(one.n, str(one.n)),
+                    words(rounds_told(one.n)) if one.timed else number(one.n, str(one.n)),
                     words(
                         say("standing-blocked", standing=told, codes=", ".join(codes)) if codes else told,
                         badge=one.standing,

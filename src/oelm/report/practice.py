@@ -6,7 +6,7 @@ from statistics import fmean
 
 from oelm.analysis.paired import holm
 from oelm.analysis.results import Results
-from oelm.analysis.timed import Timed, timed_pair
+from oelm.analysis.timed import Timed, rounds_told, timed_pair
 from oelm.analysis.verdicts import ALPHA, Comparison, compare
 from oelm.report.sections import Block, Cell, Prose, Row, table, words
 from oelm.report.shown import named
@@ -39,12 +39,12 @@ def _fastest(bench: Timed) -> tuple[Cell, Cell]:
         return words(say("practice-nobody")), words(say("practice-blocked", codes=", ".join(codes)))
     corrected = holm({arm: pair.p_differs for arm, pair in valid.items()})
     clear = {arm: pair for arm, pair in valid.items() if corrected[arm] < ALPHA}
-    faster = sorted((pair for pair in clear.values() if pair.ratio < 1), key=lambda pair: pair.ratio)
+    faster = sorted((pair for pair in clear.values() if pair.is_faster), key=lambda pair: pair.ratio)
     if faster:
         first = faster[0]
         assert first.interval is not None
         mean, low, high = (f"{x - 1:+.1%}" for x in (first.ratio, first.interval.low, first.interval.high))
-        named_: dict[str, object] = {"arm": first.arm, "against": first.against, "n": first.rounds}
+        named_: dict[str, object] = {"arm": first.arm, "against": first.against, "rounds": rounds_told(first.rounds)}
         evidence = say("practice-timed", mean=mean, low=low, high=high, **named_)
         return words(named([pair.arm for pair in faster])), words(evidence)
     if len(clear) == len(pairs):

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator
 
-from oelm.analysis.timed import PARTS, TimedRatio, TimedShape
+from oelm.analysis.timed import PARTS, TimedRatio, TimedShape, rounds_told
 from oelm.report.plot import DASH, MEAN_SIZE, Look, grid, legend_height
 from oelm.report.svg import INK, Drawing, Style, drawing
 from oelm.words.text import Text, plain, say
@@ -60,7 +60,7 @@ def step_ratios(look: Look) -> tuple[str | None, Text]:
         ]
         handles.append((_handle(axes, marker="", ls=(0, (2, 1.5)), lw=1.1), say("part-best"), None))
         draw.legend(handles)
-        return draw.finish(), say("figure-timed-caption", n=bench.rounds, against=bench.against)
+        return draw.finish(), say("figure-timed-caption", rounds=rounds_told(bench.rounds), against=bench.against)
 
 
 def ratios_by_shape(look: Look) -> tuple[str | None, Text]:

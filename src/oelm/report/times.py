@@ -6,10 +6,12 @@ import math
 
 from oelm.analysis.paired import from_seeds
 from oelm.analysis.results import Results
-from oelm.analysis.timed import PARTS, Timed, TimedArm, TimedMemory, TimedRatio, timed_pair
+from oelm.analysis.timed import PARTS, Timed, TimedArm, TimedMemory, TimedRatio, check_timed, rounds_told, timed_pair
+from oelm.data.tasks import TASKS
 from oelm.report.plot import DASH
 from oelm.report.sections import Block, Bullets, Cell, Prose, Row, number, table, words
 from oelm.report.shown import finite
+from oelm.study.recipe import Recipe
 from oelm.words.text import Text, joined, plain, say
 
 _CHECK = "SPEEDUP-ABOVE-CEILING"
@@ -19,14 +21,13 @@ _MIB = 2**20
 def times(results: Results) -> list[Block]:
     bench = results.bench
     if bench is None:
-        return [Prose(text=say("times-none", study=results.study.name))]
+        return [Prose(text=say("times-none", study=results.study.name)), *_bullets(_shapes_said(results))]
     blocks: list[Block] = [
         Prose(text=say("times-how")),
         table(_columns(bench.against), [_row(results, bench, name) for name in bench.arms]),
-        Prose(text=_circumstances(bench)),
+        Prose(text=_circumstances(bench, results.study.recipe)),
+        *_bullets([*_said(results, bench), *_shapes_said(results)]),
     ]
-    said = tuple(_said(results, bench))
-    blocks += [Bullets(items=said)] if said else []
     memories = {name: arm.memory for name, arm in bench.arms.items() if arm.memory is not None}
     if memories:
         columns = [(say("column-arm"), False)]
@@ -95,10 +96,14 @@ def _whole_runs(results: Results, name: str, against: str) -> Cell:
     return number(math.exp(estimate.mean), told)
 
 
-def _circumstances(bench: Timed) -> Text:
-    around = bench.surroundings
+def _bullets(said: list[Text]) -> list[Block]:
+    return [Bullets(items=tuple(said))] if said else []
+
+
+def _circumstances(bench: Timed, recipe: Recipe) -> Text:
+    around, size = bench.surroundings, {"batch": bench.batch, "length": bench.length}
     told = [
-        say("times-rounds", n=bench.rounds, seconds=bench.seconds, batch=bench.batch, length=bench.length),
+        say("times-rounds", rounds=rounds_told(bench.rounds), seconds=bench.seconds, **size),
         say(f"times-{bench.stopped_by}", precision=bench.precision),
     ]
     if bench.apart is not None:
@@ -111,16 +116,43 @@ def _circumstances(bench: Timed) -> Text:
         told.append(say("times-load", low=around.load[0], high=around.load[1]))
     if around.others is not None:
         told.append(say("times-others", share=around.others))
+    if _takes_loss_in_chunks(recipe):
+        told.append(say("times-head"))
     return joined(told)
+
+
+def _takes_loss_in_chunks(recipe: Recipe) -> bool:
+    """As `train.objective` does; a model whose head is more than a linear map does not, which no recipe tells."""
+    task = TASKS.get(recipe.data.task)
+    text = task is not None and task.kind == "language-modelling"
+    return text and recipe.precision == "fp32" and not recipe.compile
 
 
 def _said(results: Results, bench: Timed) -> list[Text]:
     """What is wrong with them: by the checks, and in the bench's own words."""
-    pairs = [timed_pair(bench, arm, against) for arm, against in results.compared]
-    flags = [found for pair in pairs if pair is not None for found in pair.flags]
-    told = [say("times-flag", code=found.code, message=found.message) for found in flags]
+    told = [say("times-flag", code=found.code, message=found.message) for found in check_timed(bench, results.compared)]
     own = [text for text in bench.warnings if not text.startswith(_CHECK)]
     return told + [say("times-warning", text=text) for text in own]
+
+
+def _shapes_said(results: Results) -> list[Text]:
+    """Which shapes are faster than freezing can make them."""
+    against = results.study.compare.against
+    messages = [
+        say(
+            "speedup-shape",
+            width=one.width,
+            length=one.length,
+            batch=one.batch,
+            arm=one.arm,
+            against=against,
+            saving=1 - one.ratio.median,
+            ceiling=one.at_most,
+        )
+        for one in results.shapes
+        if one.above_ceiling
+    ]
+    return [say("times-flag", code=_CHECK, message=message) for message in messages]
 
 
 def _memory_row(name: str, memory: TimedMemory) -> Row:

@@ -1,8 +1,8 @@
 """Objective: what training minimises, the cross-entropy of classes or of next tokens.
 
 The logits of a language model are its largest tensors by far: 4,096 tokens and 50,257 words are 0.8 GB, and as much
-again for each of their log-probabilities and gradients. Where the output head is a plain linear map, its loss and
-gradients are made of a few hundred tokens at a time, which is the same arithmetic without ever holding all logits.
+again for each of their log-probabilities and gradients. Where the output head is a plain linear map, its loss and, in
+float32, its gradients are made of a few hundred tokens at a time: the same arithmetic without ever holding all logits.
 
 Shapes: B examples, T tokens, M width, C classes, V vocabulary.
 """
@@ -24,50 +24,72 @@ class Objective(nn.Module):
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
-        self._in_chunks = has_plain_head(model)
+        self._plain_head = has_plain_head(model)
 
     def forward(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         """The loss of a batch, summed over its examples, or over the tokens of its windows."""
         if targets.ndim == 1:
             return F.cross_entropy(self.model(**inputs).logits.float(), targets, reduction="sum")
-        return self._next_tokens(inputs, targets, "sum")
+        return self._next_tokens(inputs, targets)
 
     def each(self, inputs: dict[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor | None]:
         """(loss of every example (B), logits (B, C)); of windows the sum over their tokens, and no logits."""
         if targets.ndim == 1:
             logits = self.model(**inputs).logits.float()
             return F.cross_entropy(logits, targets, reduction="none"), logits
-        return self._next_tokens(inputs, targets, "none").view_as(targets).sum(1), None
+        if not self._plain_head:
+            return _by_token(self._logits(inputs), targets.flatten()).view_as(targets).sum(1), None
+        head, hidden = self._head, self._hidden(inputs)
+        size = self._chunk
+        pieces = zip(torch.split(hidden, size), torch.split(targets.flatten(), size), strict=True)
+        return torch.cat([_by_token(head(some), those) for some, those in pieces]).view_as(targets).sum(1), None
 
-    def _next_tokens(self, inputs: dict[str, Tensor], targets: Tensor, reduction: str) -> Tensor:
-        model: Any = self.model
-        if not self._in_chunks or torch.compiler.is_compiling():
-            logits = model(**inputs, use_cache=False).logits  # (B, T, V)
-            return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction=reduction)
-        head = model.get_output_embeddings()
-        hidden = model.base_model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)  # (B * T, M)
-        weight, bias = head.weight, head.bias
-        if torch.is_autocast_enabled(hidden.device.type):  # as a linear map would be
-            dtype = torch.get_autocast_dtype(hidden.device.type)
-            hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    def _next_tokens(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
+        # Below float32, torch would add up the loss and the head's gradients in that precision, chunk by chunk.
+        lower = torch.is_autocast_enabled(targets.device.type)
+        if not self._plain_head or lower or torch.compiler.is_compiling() or not hasattr(F, "linear_cross_entropy"):
+            return _by_token(self._logits(inputs), targets.flatten()).sum()
         return F.linear_cross_entropy(
-            hidden,
-            weight,
+            self._hidden(inputs),
+            self._head.weight,
             targets.flatten(),
-            linear_bias=bias,
-            reduction=reduction,
-            options=nn.LinearCrossEntropyOptions(batch_chunk_size=max(1, _CHUNK // len(weight))),
+            linear_bias=self._head.bias,
+            reduction="sum",
+            options=nn.LinearCrossEntropyOptions(batch_chunk_size=self._chunk),
         )
+
+    @property
+    def _head(self) -> Any:
+        model: Any = self.model
+        return model.get_output_embeddings()
+
+    @property
+    def _chunk(self) -> int:
+        """Tokens at a time."""
+        return max(1, _CHUNK // len(self._head.weight))
+
+    def _hidden(self, inputs: dict[str, Tensor]) -> Tensor:
+        model: Any = self.model
+        hidden: Tensor = model.base_model(**inputs, use_cache=False).last_hidden_state.flatten(0, 1)  # (B * T, M)
+        return hidden
+
+    def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
+        logits: Tensor = self.model(**inputs, use_cache=False).logits.flatten(0, 1)  # (B * T, V)
+        return logits
+
+
+def _by_token(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.float(), targets, reduction="none")
 
 
 def has_plain_head(model: nn.Module) -> bool:
     """Whether the logits are a linear map of the last hidden states and nothing else, which is tried out.
 
-    Some models scale or cap them, and only torch from 2.13 on can take them in chunks.
+    Some models scale or cap them. Hooks on the head alone are not called where it is taken in chunks.
     """
     asked: Any = model
     head = asked.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    if type(head) is not nn.Linear or asked.base_model is model or not hasattr(F, "linear_cross_entropy"):
+    if type(head) is not nn.Linear or asked.base_model is model:
         return False
     tokens = torch.arange(4, device=head.weight.device)[None] % len(head.weight)
     was_training = model.training
@@ -76,7 +98,7 @@ def has_plain_head(model: nn.Module) -> bool:
         with torch.no_grad():
             hidden = asked.base_model(input_ids=tokens, use_cache=False).last_hidden_state
             return torch.equal(head(hidden), asked(input_ids=tokens, use_cache=False).logits)
-    except (AttributeError, TypeError, ValueError, RuntimeError):
-        return False  # it is called in another way: it knows best
+    except Exception:  # it is called in another way, and knows best: the plain way will tell what is wrong with it
+        return False
     finally:
         model.train(was_training)
