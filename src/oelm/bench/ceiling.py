@@ -105,9 +105,10 @@ class Ceiling:
         return _spared(before, after)
 
     def at_most(self, optimizer_share: float) -> float:
-        """What no clock can exceed, if the optimiser takes this share of the baseline's measured step.
+        """What a clock should not exceed, if the optimiser takes this share of the baseline's measured step.
 
-        Attention's products are taken to cost nothing: a kernel may skip the masked half of them.
+        All products are taken to be equally fast, as large ones are, and attention's to cost nothing: a kernel may skip
+        the masked half of them.
         """
         before, after = (work.products - work.attention for work in (self.baseline, self.treated))
         return (1 - optimizer_share) * _spared(before, after) + optimizer_share * self.optimizer_saving
