@@ -55,7 +55,7 @@ def _against(precision: str, target: Target, options: argparse.Namespace, budget
 
 def _padded_step(loop: Loop, sentences: int) -> Callable[[], None]:
     device = loop.accelerator.device
-    model = their_model(loop)
+    model = their_model(loop).to(device)
     # A small rate: sentences that are known by heart have gradients too small to be computed at full speed.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.01)
     random = torch.Generator().manual_seed(0)

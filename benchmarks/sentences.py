@@ -66,7 +66,7 @@ def loop_of(study: Study, *, batches: int | None = None) -> Iterator[Loop]:
 
 def their_model(loop: Loop) -> nn.Module:
     """The model of the loop as others train it, with torch's own dropout."""
-    model = model_for(loop.recipe, loop.prepared, seed=0).to(loop.accelerator.device)
+    model = model_for(loop.recipe, loop.prepared, seed=0)
     for module in model.modules():
         if type(module) is Dropout:
             module.__class__ = nn.Dropout
