@@ -5,6 +5,7 @@ They see a `Design`, so a study file, records and a published claim are all held
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -334,51 +335,26 @@ def _baseline(design: Design) -> Iterator[Flag]:
 
 
 def _seeds(design: Design) -> Iterator[Flag]:
+    aim = design.smallest_interesting
+    about = say("aimed", aim=aim) if aim is not None else plain("")
     for arm, against in design.compared:
         one, other = design.sides[arm].seeds, design.sides[against].seeds
         if one is None or other is None:
             continue
-        shared = len(set(one) & set(other))
-        if shared < 2:
-            yield flag("FEW-SEEDS", where=_place(design, arm, against), arms=(arm, against), key="one-seed", n=shared)
-            continue
+        n = len(set(one) & set(other))
+        few = functools.partial(flag, "FEW-SEEDS", where=_place(design, arm, against), arms=(arm, against), n=n)
         spread = design.spreads.get(arm) if against == design.against else None
-        if spread is not None:
-            smallest, aim = detectable(shared, spread=spread), design.smallest_interesting
-            about = say("aimed", aim=aim) if aim is not None else plain("")
-            times = _SPREAD_AT_MOST.get(shared, 1.0)
+        if n < 2:
+            yield few(key="one-seed")
+        elif spread is None:
+            if n < _ENOUGH_SEEDS:
+                yield few(key="few-seeds-planned", severity="note", smallest=detectable(n))
+        else:
+            smallest, times = detectable(n, spread=spread), _SPREAD_AT_MOST.get(n, 1.0)
             if aim is None or smallest > aim:
-                yield flag(
-                    "FEW-SEEDS",
-                    where=_place(design, arm, against),
-                    arms=(arm, against),
-                    severity="note" if aim is None else "warn",
-                    n=shared,
-                    smallest=smallest,
-                    about=about,
-                )
+                yield few(severity="note" if aim is None else "warn", smallest=smallest, about=about)
             elif times * smallest > aim:
-                yield flag(
-                    "FEW-SEEDS",
-                    where=_place(design, arm, against),
-                    arms=(arm, against),
-                    key="few-seeds-agree",
-                    severity="note",
-                    n=shared,
-                    times=times,
-                    smallest=times * smallest,
-                    about=about,
-                )
-        elif shared < _ENOUGH_SEEDS:
-            yield flag(
-                "FEW-SEEDS",
-                where=_place(design, arm, against),
-                arms=(arm, against),
-                key="few-seeds-planned",
-                severity="note",
-                n=shared,
-                smallest=detectable(shared),
-            )
+                yield few(key="few-seeds-agree", severity="note", times=times, smallest=times * smallest, about=about)
 
 
 def _split(design: Design) -> Iterator[Flag]:

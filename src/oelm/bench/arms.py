@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from oelm.analysis.timed import PARTS
 from oelm.bench.apart import Apart
 from oelm.bench.ceiling import Ceiling, Work, work_of
 from oelm.bench.memory import theory
 from oelm.bench.ratios import outliers, ratio_of
 from oelm.bench.room import NoRoom, is_out_of_memory, why_apart
-from oelm.bench.stepper import PARTS, Stepper
+from oelm.bench.stepper import Stepper
 from oelm.bench.timing import ArmTiming
 from oelm.bench.turns import Pair, Taken, Visited
 from oelm.errors import CellError

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from oelm.analysis.timed import SHAPES
+from oelm.analysis.timed import FORMAT, SHAPES
 from oelm.bench.ratios import FEWEST
 from oelm.bench.surroundings import MUCH
-from oelm.bench.timing import FORMAT, ArmTiming, Stop, finite, interval_shown, reached_shown
+from oelm.bench.timing import ArmTiming, Stop, finite, interval_shown, reached_shown
 from oelm.records.store import write_json, writing
 from oelm.table import aligned
 

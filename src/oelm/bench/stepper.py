@@ -12,8 +12,6 @@ from oelm.bench.turns import Visit
 from oelm.data.batches import Batch, collate
 from oelm.train.loop import Loop
 
-PARTS = ("forward", "backward", "optimizer")
-
 
 class Marks:
     """Points in time on a device, read when all of them are over.

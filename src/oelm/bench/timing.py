@@ -7,12 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from oelm.analysis.timed import BENCH, FORMAT, PARTS
 from oelm.bench.ratios import Ratio
 from oelm.records.store import write_json
 from oelm.table import aligned
-
-BENCH = "bench.json"
-FORMAT = 1
 
 Stop = Literal["precision", "budget", "interrupted"]
 
@@ -103,7 +101,6 @@ class Bench:
     def __str__(self) -> str:
         header = ("arm", "ms a step", f"of {self.against}", "95 % interval", "forward", "backward", "optimizer")
         rows: list[tuple[str, ...]] = [(*header, "at best", "of what can be saved", "verdict", "gradients + optimizer")]
-        parts = ("forward", "backward", "optimizer")
         for name, arm in self.arms.items():
             step = arm.ratios.get("step")
             rows.append(
@@ -112,7 +109,7 @@ class Bench:
                     f"{1000 * arm.step_seconds:.1f}",
                     f"{step.median:.4f}" if step else "",
                     interval_shown(step) if step else "",
-                    *(f"{arm.ratios[part].median:.3f}" if step else "" for part in parts),
+                    *(f"{arm.ratios[part].median:.3f}" if step else "" for part in PARTS),
                     f"{1 - arm.ceiling:.4f}" if arm.ceiling is not None else "",
                     reached_shown(arm),
                     _verdict(step) if step else "",
