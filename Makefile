@@ -28,7 +28,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY) ## figures for this machine, as ratios measured side by side, in half an hour: benchmarks/RESULTS.md
+bench: $(READY) ## figures for this machine, as ratios measured side by side, in an hour: benchmarks/RESULTS.md
 	$(BIN)/python benchmarks
 
 # torch goes first, so that nothing else asks for another build of it.

@@ -2,7 +2,7 @@
 
     python benchmarks [--only trainer,families] [--quick] [--out benchmarks/RESULTS.md]
 
-It takes about half an hour, with nothing else running. Ctrl-C keeps what has been measured. What is in NOTES.md, beside
+It takes about an hour, with nothing else running. Ctrl-C keeps what has been measured. What is in NOTES.md, beside
 the scripts, is written by hand, and goes below the targets that are not reached.
 """
 

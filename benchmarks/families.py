@@ -1,6 +1,6 @@
 """A training step with frozen queries and keys against the untreated one, family by family, beside the ceiling.
 
-    python benchmarks/families.py [--width 512] [--layers 4] [--batch 8] [--length 64] [--only bert,gpt2] [--budget 420]
+    python benchmarks/families.py [--width 512] [--layers 4] [--batch 8] [--length 64] [--only bert,gpt2] [--budget 700]
 
 Models are drawn from their configuration, at a size at which matrix products are most of the work. Where queries and
 keys have matrices of their own, at least 90 % of what the arithmetic allows should be reached; where they share one
@@ -173,7 +173,7 @@ def _step(model: nn.Module, shape: Shape) -> Callable[[], None]:
 
 
 if __name__ == "__main__":
-    parser = parser_for(__doc__, budget=420)
+    parser = parser_for(__doc__, budget=700)
     parser.add_argument("--width", type=int, default=512, help="a multiple of 64")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=8)
