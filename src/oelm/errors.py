@@ -49,6 +49,10 @@ class DiskError(OelmError):
     """There is no room, or no permission, to write what must be kept."""
 
 
+class LaunchError(OelmError):
+    """Cells cannot be started, asked about or stopped where they were to run."""
+
+
 class ReportError(OelmError):
     """A report cannot be made as it was asked for."""
 
