@@ -20,6 +20,7 @@ from oelm.bench.ceiling import ceiling
 from oelm.models.dropout import quicken_dropout_
 from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM
 from oelm.study.recipe import Optimizer
+from oelm.train.allocation import keep_memory
 from oelm.train.optim import make_optimizer
 from result import Result, Target, parser_for, tell
 from side_by_side import seconds_of, take_turns
@@ -111,6 +112,7 @@ FAMILIES: dict[str, tuple[str, Callable[[Shape], nn.Module]]] = {
 
 def measure(options: argparse.Namespace) -> Iterator[Result]:
     transformers.logging.set_verbosity_error()
+    keep_memory()  # as in our loop
     names = options.only.split(",") if options.only else list(FAMILIES)
     small = options.quick
     shape = Shape(

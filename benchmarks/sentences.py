@@ -17,6 +17,7 @@ from oelm.bench.run import bench
 from oelm.bench.timing import Bench
 from oelm.data.batches import Order
 from oelm.models.dropout import Dropout
+from oelm.records.lease import holding
 from oelm.study.load import load_study
 from oelm.study.plan import Cell, resolve
 from oelm.study.study import Study
@@ -56,12 +57,13 @@ def loop_of(study: Study, *, batches: int | None = None) -> Iterator[Loop]:
     """The loop of the baseline; with `batches`, it goes through so many batches of sentences again and again."""
     with tempfile.TemporaryDirectory() as folder:
         cell = Cell(arm="baseline", seed=0)
-        (Path(folder) / cell.folder).mkdir(parents=True)
-        loop = assembled(resolve(study, cell), Path(folder), Watch(), Stop())
-        if batches is not None:
-            lengths = loop.prepared.train.lengths[: batches * BATCH]
-            loop.order = Order(lengths, batch_size=BATCH, accumulate=1, seed=0)
-        yield loop
+        with holding(Path(folder) / cell.folder) as lease:
+            loop = assembled(resolve(study, cell), Path(folder), Watch(), Stop(), lease=lease)
+            if batches is not None:
+                lengths = loop.prepared.train.lengths[: batches * BATCH]
+                loop.order = Order(lengths, batch_size=BATCH, accumulate=1, seed=0)
+            yield loop
+            loop.close_log()
 
 
 def their_model(loop: Loop) -> nn.Module:

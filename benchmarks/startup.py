@@ -21,7 +21,7 @@ from side_by_side import seconds_of, take_turns
 OELM = str(Path(sys.executable).with_name("oelm"))
 FIRST_STEP = """
 import os, sys, time
-from oelm.launch.local import run_cell
+from oelm.launch.compare import run_cell
 from oelm.study.load import load_study
 from oelm.train.watch import Watch
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from oelm.records.record import Record, write_record
+from oelm.records.record import FORMAT, Record
 from oelm.records.store import write_json
 from oelm.study.load import study_from_dict
 from oelm.study.plan import Cell, cells, resolve, tuning_cells
@@ -92,7 +92,7 @@ def make_runs(
             place = folder / cell.folder
             place.mkdir(parents=True, exist_ok=True)
             write_json(place / "cell.json", {**changed.made_with, "data": changed.data, "start": changed.start})
-            write_record(place, changed)
+            write_json(place / "record.json", {"format": FORMAT, **changed.__dict__})
             _write_steps(place, changed, steps)
             _write_predictions(place, labels, predicted, loss)
     return folder

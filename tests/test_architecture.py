@@ -12,7 +12,7 @@ import oelm
 SOURCE = Path(oelm.__file__).parent
 # Each may import from those before it, and from itself.
 ORDER = ["version", "errors", "seeds", "table", "times", "words", "treatment", "data", "study", "records"]
-ORDER += ["analysis", "report", "heads", "models", "train", "launch", "bench", "cli"]
+ORDER += ["analysis", "report", "heads", "models", "train", "launch", "bench", "cli", "__main__"]
 # The method saves and loads models, and audits what is saved.
 EXCEPTIONS = {("heads/save.py", "models"), ("heads/folder.py", "models")}
 

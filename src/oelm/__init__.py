@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from oelm.heads.prove import prove_layout
     from oelm.heads.save import from_pretrained
     from oelm.heads.view import HeadView
-    from oelm.launch.local import compare, run_cell
+    from oelm.launch.compare import compare, run_cell
     from oelm.launch.plan import Plan, plan
     from oelm.records.record import Record, read_record
     from oelm.report.write import write_report
@@ -78,7 +78,7 @@ _HOMES = {
     "Unfreeze": "treatment",
     "UnknownLayout": "errors",
     "apply": "heads.apply",
-    "compare": "launch.local",
+    "compare": "launch.compare",
     "count": "heads.count",
     "find_heads": "heads.find",
     "from_pretrained": "heads.save",
@@ -89,7 +89,7 @@ _HOMES = {
     "prove_layout": "heads.prove",
     "read_record": "records.record",
     "register_layout": "heads.layouts",
-    "run_cell": "launch.local",
+    "run_cell": "launch.compare",
     "seed_for": "seeds",
     "write_report": "report.write",
 }

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from filelock import FileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -23,6 +22,7 @@ from oelm.analysis.results import load, study_folders
 from oelm.analysis.shown import as_dict
 from oelm.analysis.steps import read_steps
 from oelm.errors import CellError, OelmError, StudyError
+from oelm.records.lease import holding
 from oelm.records.store import write_json
 from oelm.study.plan import Cell
 
@@ -227,7 +227,7 @@ def test_an_arm_and_a_seed_that_the_study_does_not_have(runs):
 def test_cells_that_run_or_were_stopped(runs):
     for seed in (0, 1):
         (runs / "baseline" / f"seed-{seed}" / "record.json").unlink()
-    with FileLock(runs / "baseline" / "seed-1" / ".lock"):
+    with holding(runs / "baseline" / "seed-1"):
         results = load(runs)
     assert left(results) == {
         "baseline/seed-0": "has not come to its end (stopped)",

@@ -428,6 +428,7 @@ def test_the_command(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        (["--shapes", "--no-memory"], "--shapes measures no memory"),
         (["--shapes", "--widths", "wide"], "'wide' is no whole number"),
         (["--shapes", "--widths", "64,,128"], "nothing between two commas"),
         (["--widths", "64"], "--widths is of --shapes"),

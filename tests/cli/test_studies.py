@@ -51,8 +51,12 @@ def test_a_study_from_plan_to_status(oelm, tmp_path):
     assert "select accuracy" in compared.stderr, "progress goes to the standard error"
     status = oelm("status", "runs", "--json")
     rows = {row["cell"]: row for row in json.loads(status.stdout)}
-    assert {row["status"] for row in rows.values()} == {"done"}
-    assert set(rows) == {"tiny/baseline/seed-1", "tiny/oelm-freeze/seed-1"}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "baseline/seed-0": "waiting",
+        "oelm-freeze/seed-0": "waiting",
+        "oelm-freeze/seed-1": "done",
+        "baseline/seed-1": "done",
+    }
     again = oelm("compare", study, "--seeds", "1", "--json")
     assert "UNPAIRED" not in {found["code"] for found in json.loads(again.stdout)["checks"]}
     audited = oelm("audit", "runs/tiny/oelm-freeze/seed-1/model")

@@ -12,7 +12,7 @@ import torch
 import oelm
 import tiny_study
 from oelm.data.batches import Order
-from oelm.records.store import status_of
+from oelm.records.standing import status_of
 from oelm.study.load import load_study, study_from_dict
 from oelm.study.plan import Cell
 from oelm.train.watch import Watch

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oelm.errors import CellError, OelmError
+from oelm.records.lease import holding
 from oelm.records.provenance import forget_peak_memory, peak_memory, provenance
 from oelm.records.record import FORMAT, Record, read_record, write_record
 from oelm.records.store import RECORD
@@ -34,7 +35,8 @@ GOOD = Record(
 
 def test_read_as_written(tmp_path):
     assert read_record(tmp_path) is None
-    write_record(tmp_path, GOOD)
+    with holding(tmp_path) as lease:
+        write_record(lease, GOOD)
     assert read_record(tmp_path) == GOOD
     assert json.loads((tmp_path / RECORD).read_text())["format"] == FORMAT
 
@@ -60,7 +62,8 @@ def test_a_value_is_that_of_the_first_reported_split():
     ],
 )
 def test_a_damaged_record(tmp_path, change, says):
-    write_record(tmp_path, GOOD)
+    with holding(tmp_path) as lease:
+        write_record(lease, GOOD)
     data = json.loads((tmp_path / RECORD).read_text())
     (tmp_path / RECORD).write_text(json.dumps(data | change))
     with pytest.raises(CellError, match=f"(?s)record.json .*{says}"):

@@ -1,4 +1,4 @@
-"""Store: files appear whole or not at all, one process has a cell, and its folder says where it stands."""
+"""Store and standing: files appear whole or not at all, and the folder of a cell says where it stands."""
 
 import contextlib
 import json
@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -14,72 +13,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oelm.errors import CellError, DiskError, OelmError
+from oelm.records.lease import holder_of, holding
+from oelm.records.standing import standing_of, status_of
 from oelm.records.store import (
-    HOLDER,
     MAKINGS,
     RECORD,
+    STEPS,
     cell_folders,
-    holding,
     read_json,
-    status_of,
     write_json,
     write_text,
     writing,
 )
 
 
-@pytest.fixture
-def held(tmp_path):
-    """A cell that another process holds, and that process."""
-    code = """
-        import sys
-        from pathlib import Path
-        from oelm.records.store import holding
-        with holding(Path(sys.argv[1])):
-            print("held", flush=True)
-            sys.stdin.read()
-    """
-    cell = tmp_path / "cell"
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), str(cell)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout.readline() == "held\n"
-        yield cell, process
-        process.kill()
-
-
-def take(cell):
+def hold(cell):
     with holding(cell):
         pass
-
-
-def test_the_second_is_told_who_holds_the_cell(held):
-    cell, process = held
-    with pytest.raises(CellError, match=rf"(?s)another process is working on {cell}.*process {process.pid} on "):
-        take(cell)
-    assert status_of(cell) == "waiting", "it has not begun"
-    write_json(cell / MAKINGS, {})
-    assert status_of(cell) == "running"
-    process.kill()
-    process.wait()
-    assert status_of(cell) == "stopped"
-    assert (cell / HOLDER).exists(), "it had no time to clean up"
-    with holding(cell):
-        assert read_json(cell / HOLDER)["pid"] == os.getpid()
-    assert not (cell / HOLDER).exists()
-
-
-def test_a_cell_is_let_go_when_something_goes_wrong(tmp_path):
-    def fails():
-        with holding(tmp_path):
-            raise KeyError
-
-    for _ in range(2):
-        with pytest.raises(KeyError):
-            fails()
 
 
 def test_statuses(tmp_path):
@@ -150,16 +100,16 @@ def test_a_file_has_the_usual_permissions(tmp_path):
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DiskError, match="is in the way: a file, not a folder"):
-        take(tmp_path / "file" / "cell")
+        hold(tmp_path / "file" / "cell")
     with pytest.raises(DiskError, match="is in the way: a file, not a folder"):
-        take(tmp_path / "file")
+        hold(tmp_path / "file")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_no_permission(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(DiskError, match=r"(?s)no permission to write to.*--out FOLDER"):
-        take(tmp_path / "cell")
+        hold(tmp_path / "cell")
 
 
 def test_a_full_disk():
@@ -181,11 +131,13 @@ JSON = st.recursive(
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=40) | JSON.map(lambda data: json.dumps(data).encode()) | st.just(b"[" * 100_000))
 def test_any_bytes_as_any_file(tmp_path, content):
-    for name in (RECORD, MAKINGS, HOLDER):
+    holder = tmp_path / "lease" / "token" / "holder.json"
+    for name in (RECORD, MAKINGS, STEPS, holder):
         (tmp_path / name).unlink(missing_ok=True)
-    (tmp_path / MAKINGS).write_bytes(content)
-    assert status_of(tmp_path) == "stopped"
-    for look in (lambda: read_json(tmp_path / MAKINGS), lambda: status_of(tmp_path)):
-        with contextlib.suppress(OelmError):
-            assert isinstance(look(), dict | str)
-        (tmp_path / RECORD).write_bytes(content)
+    holder.parent.mkdir(parents=True, exist_ok=True)
+    for file in (MAKINGS, STEPS, RECORD, holder):
+        (tmp_path / file).write_bytes(content)
+        for look in (read_json, status_of, holder_of):
+            with contextlib.suppress(OelmError):
+                look(tmp_path / MAKINGS if look is read_json else tmp_path)
+        assert standing_of(tmp_path, study="a", cell="b").cell == "b"

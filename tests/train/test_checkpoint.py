@@ -8,6 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from oelm.records.lease import holding
+from oelm.records.store import CHECKPOINTS
 from oelm.train.checkpoint import (
     latest_checkpoint,
     load_optimizer_,
@@ -18,6 +20,12 @@ from oelm.train.checkpoint import (
 )
 
 
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of a cell's checkpoints."""
+    return tmp_path / CHECKPOINTS
+
+
 def newest(folder):
     steps = [int(path.name.removeprefix("step-")) for path in folder.glob("step-*")]
     return max(steps, default=0)
@@ -25,7 +33,14 @@ def newest(folder):
 
 def save(folder, step, **more):
     tensors = {"model": {"w": torch.full((3,), float(step))}, "chosen": {"w": torch.zeros(2)}}
-    save_checkpoint(folder, step=step, state={"at": step}, tensors=tensors, **more)
+    write(folder, step=step, state={"at": step}, tensors=tensors, **more)
+
+
+def write(folder, **checkpoint):
+    """As whoever holds the cell that the folder of checkpoints is in."""
+    assert folder.name == CHECKPOINTS
+    with holding(folder.parent) as lease:
+        save_checkpoint(lease, **checkpoint)
 
 
 def latest(folder):
@@ -61,11 +76,11 @@ def trained(seed, steps, state=None):
     return model, optimizer
 
 
-def test_a_training_goes_on_with_the_same_bits(tmp_path):
+def test_a_training_goes_on_with_the_same_bits(folder):
     model, optimizer = trained(0, range(4))
     tensors = {"model": weights_of(model), "optimizer": optimizer_tensors(model, optimizer)}
-    save_checkpoint(tmp_path, step=4, state={"seen": [1.5, None, "é"]}, tensors=tensors)
-    found, told = latest(tmp_path)
+    write(folder, step=4, state={"seen": [1.5, None, "é"]}, tensors=tensors)
+    found, told = latest(folder)
     assert (found.step, found.state, told) == (4, {"seen": [1.5, None, "é"]}, [])
     resumed, _ = trained(9, range(4, 8), found)
     whole, _ = trained(0, range(8))
@@ -93,69 +108,69 @@ def test_weights_of_another_model_are_refused(change):
         load_weights_(Tied(), weights)
 
 
-def test_the_last_two_are_kept(tmp_path):
+def test_the_last_two_are_kept(folder):
     for step in (5, 10, 9_999_999, 10_000_000):
-        save(tmp_path, step)
-        assert newest(tmp_path) == step
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-10000000", "step-9999999"]
-    assert latest(tmp_path)[0].step == 10_000_000
+        save(folder, step)
+        assert newest(folder) == step
+    assert sorted(path.name for path in folder.iterdir()) == ["step-10000000", "step-9999999"]
+    assert latest(folder)[0].step == 10_000_000
 
 
-def test_none_yet(tmp_path):
-    assert latest(tmp_path / "none") == (None, [])
-    assert newest(tmp_path / "none") == 0
+def test_none_yet(folder):
+    assert latest(folder / "none") == (None, [])
+    assert newest(folder / "none") == 0
 
 
-def test_what_has_not_changed_is_linked(tmp_path):
-    save(tmp_path, 1)
-    save(tmp_path, 2, same={"chosen"})
-    first, second = (tmp_path / f"step-000000{n}" for n in (1, 2))
+def test_what_has_not_changed_is_linked(folder):
+    save(folder, 1)
+    save(folder, 2, same={"chosen"})
+    first, second = (folder / f"step-000000{n}" for n in (1, 2))
     assert first.joinpath("chosen.safetensors").samefile(second / "chosen.safetensors")
     assert not first.joinpath("model.safetensors").samefile(second / "model.safetensors")
-    save(tmp_path, 3, same={"chosen"})
-    assert latest(tmp_path)[0].tensors["chosen"]["w"].tolist() == [0, 0], "though the first is gone"
+    save(folder, 3, same={"chosen"})
+    assert latest(folder)[0].tensors["chosen"]["w"].tolist() == [0, 0], "though the first is gone"
 
 
-def test_a_damaged_file_is_not_passed_on(tmp_path):
-    save(tmp_path, 1)
-    (tmp_path / "step-0000001" / "chosen.safetensors").write_bytes(b"not it")
-    save(tmp_path, 2, same={"chosen"})
-    found, told = latest(tmp_path)
+def test_a_damaged_file_is_not_passed_on(folder):
+    save(folder, 1)
+    (folder / "step-0000001" / "chosen.safetensors").write_bytes(b"not it")
+    save(folder, 2, same={"chosen"})
+    found, told = latest(folder)
     assert (found.step, found.tensors["chosen"]["w"].tolist(), told) == (2, [0, 0], [])
 
 
-def test_a_step_is_written_again(tmp_path):
-    save(tmp_path, 1)
-    save(tmp_path, 1, same={"chosen"})
-    assert [path.name for path in tmp_path.iterdir()] == ["step-0000001"]
-    assert latest(tmp_path)[1] == []
+def test_a_step_is_written_again(folder):
+    save(folder, 1)
+    save(folder, 1, same={"chosen"})
+    assert [path.name for path in folder.iterdir()] == ["step-0000001"]
+    assert latest(folder)[1] == []
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "chosen.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "gone"])
-def test_a_damaged_one_falls_back_and_tells(tmp_path, name, damage):
-    save(tmp_path, 1)
-    save(tmp_path, 2)
-    file = tmp_path / "step-0000002" / name
+def test_a_damaged_one_falls_back_and_tells(folder, name, damage):
+    save(folder, 1)
+    save(folder, 2)
+    file = folder / "step-0000002" / name
     content = bytearray(file.read_bytes())
     content[len(content) // 2 if name == "state.json" else -1] ^= 1  # the last byte is of a number
     if damage == "gone":
         file.unlink()
     else:
         file.write_bytes({"truncated": content[:-3], "flipped": content, "empty": b""}[damage])
-    found, told = latest(tmp_path)
+    found, told = latest(folder)
     assert (found.step, found.tensors["model"]["w"].tolist()) == (1, [1, 1, 1])
     assert len(told) == 1
     assert "step-0000002 is damaged" in told[0]
-    assert newest(tmp_path) == 1
-    assert (tmp_path / "damaged-step-0000002").is_dir(), "put aside, not deleted"
+    assert newest(folder) == 1
+    assert (folder / "damaged-step-0000002").is_dir(), "put aside, not deleted"
 
 
-def test_all_damaged_is_none(tmp_path):
+def test_all_damaged_is_none(folder):
     for step in (1, 2):
-        save(tmp_path, step)
-        (tmp_path / f"step-000000{step}" / "model.safetensors").write_bytes(b"")
-    found, told = latest(tmp_path)
+        save(folder, step)
+        (folder / f"step-000000{step}" / "model.safetensors").write_bytes(b"")
+    found, told = latest(folder)
     assert found is None
     assert len(told) == 2
 
@@ -170,16 +185,17 @@ def test_all_damaged_is_none(tmp_path):
         ),
     ).map(lambda data: json.dumps(data).encode())
 )
-def test_any_state_file_is_damaged(tmp_path, content):
-    save(tmp_path, 1)
-    (tmp_path / "step-0000001" / "state.json").write_bytes(content)
-    assert latest(tmp_path)[0] is None
+def test_any_state_file_is_damaged(folder, content):
+    save(folder, 1)
+    (folder / "step-0000001" / "state.json").write_bytes(content)
+    assert latest(folder)[0] is None
 
 
-def test_a_partial_one_is_not_seen(tmp_path):
-    save(tmp_path, 1)
-    (tmp_path / "step-0000001").rename(tmp_path / ".step-0000001.partial")
-    assert latest(tmp_path) == (None, [])
+def test_a_partial_one_is_not_seen(folder):
+    save(folder, 1)
+    (folder / "step-0000001").rename(folder / ".step-0000001.partial")
+    assert latest(folder) == (None, [])
     with pytest.raises(TypeError):
-        save_checkpoint(tmp_path, step=1, state={"no": object()}, tensors={})
-    assert list(tmp_path.iterdir()) == []
+        write(folder, step=1, state={"no": object()}, tensors={})
+    assert [path.name for path in folder.iterdir()] == [".step-0000001.partial"]
+    assert list(folder.parent.iterdir()) == [folder], "nothing is left of what could not be written"

@@ -22,8 +22,8 @@ import yaml
 
 import oelm
 import tiny_study
-from oelm.launch.local import run_cell
-from oelm.records.store import status_of
+from oelm.launch.compare import run_cell
+from oelm.records.standing import status_of
 from oelm.study.load import load_study
 from oelm.train.watch import Watch
 

@@ -13,7 +13,7 @@ import pytest
 
 import oelm
 import tiny_study
-from oelm.records.store import status_of
+from oelm.records.standing import status_of
 
 CELL = Path("tiny/oelm-freeze/seed-0")
 

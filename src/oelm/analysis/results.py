@@ -14,7 +14,8 @@ from oelm.analysis.steps import Steps, read_steps
 from oelm.analysis.timed import BENCH, SHAPES, Timed, TimedShape, foreign, foreign_shapes, read_bench, read_shapes
 from oelm.errors import CellError, OelmError, StudyError, did_you_mean
 from oelm.records.record import Record, read_record
-from oelm.records.store import MAKINGS, RECORD, STUDY, read_json, status_of
+from oelm.records.standing import status_of
+from oelm.records.store import MAKINGS, RECORD, STUDY, read_json
 from oelm.study.hypothesis import MEASURED
 from oelm.study.load import study_from_dict
 from oelm.study.plan import Cell, cells, tuning_cells

@@ -144,7 +144,6 @@ def cell_of(study: Study, name: str) -> Cell:
 
 def loop_of(study: Study, name: str, place: Path, watch: Watch, stop: Signals) -> Loop:
     cell = cell_of(study, name)
-    (place / cell.folder).mkdir(parents=True)
     return assembled(resolve(study, cell), place, watch, stop)
 
 

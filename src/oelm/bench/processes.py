@@ -132,5 +132,4 @@ def arm_in(question: Mapping[str, Any]) -> Iterator[Loop]:
         raise StudyError(f"there is no arm '{arm}'{did_you_mean(arm, study.arms)}")
     resolved = resolve(study, Cell(arm=arm, seed=question["seed"]))
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / resolved.cell.folder).mkdir(parents=True)
         yield assembled(resolved, Path(folder), Watch(), Stop())

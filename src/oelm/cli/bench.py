@@ -43,7 +43,7 @@ def bench(
     seconds = _seconds(budget)
     given = {"widths": widths, "lengths": lengths, "batches": batches}
     sizes: dict[str, Any] = {name: _numbers(text, name) for name, text in given.items()}
-    _check_together(shapes, sizes, apart)
+    _check_together(shapes, sizes, apart, memory)
     from oelm.analysis.timed import BENCH, SHAPES
     from oelm.bench.figure import draw_bench, draw_shapes
     from oelm.cli.progress import timing
@@ -91,10 +91,12 @@ def _numbers(text: str | None, option: str) -> list[int] | None:
     return sorted({int(part) for part in parts})
 
 
-def _check_together(shapes: bool, sizes: dict[str, list[int] | None], apart: bool | None) -> None:
+def _check_together(shapes: bool, sizes: dict[str, list[int] | None], apart: bool | None, memory: bool) -> None:
     """What has no meaning together is not passed over in silence."""
     alone = next((name for name, numbers in sizes.items() if numbers is not None), None)
     if alone is not None and not shapes:
         raise StudyError(f"--{alone} is of --shapes", hint=f"--shapes --{alone} ...")
+    if shapes and not memory:
+        raise StudyError("--shapes measures no memory", hint="leave out --no-memory")
     if shapes and apart:
         raise StudyError("--shapes has all arms in one process", why="a shape that does not fit is left out")

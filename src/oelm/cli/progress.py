@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.status import Status
 
+from oelm.records.standing import Standing
 from oelm.study.plan import Cell
 from oelm.times import duration
+from oelm.train.lines import QUIET, Lines, Times, brief
 from oelm.train.watch import Watch
-
-_QUIET = 5.0  # seconds without a line before preparations are mentioned in a log
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def progress(number_of_cells: int) -> Iterator[Watch]:
     """A watch for as many cells; everything goes to the standard error, so that results can be piped."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        yield Lines(number_of_cells)
+        yield Lines(number_of_cells, _to_stderr)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -70,7 +70,7 @@ class Rounds(Watch):
     def _tell(self, text: str) -> None:
         if self._status is not None:
             self._status.update(text)
-        elif time.monotonic() - self._last > _QUIET:
+        elif time.monotonic() - self._last > QUIET:
             self._write(text)
 
     def _write(self, text: str) -> None:
@@ -79,65 +79,9 @@ class Rounds(Watch):
         sys.stderr.flush()
 
 
-class Times:
-    """How long cells take, to tell how long the rest will."""
-
-    def __init__(self, number_of_cells: int):
-        self.cells, self.done, self.cell_seconds = number_of_cells, 0, 0.0
-        self.began = time.monotonic()
-        self.first, self.total = 0, 1
-
-    def begins(self, step: int, total: int) -> None:
-        self.began, self.first, self.total = time.monotonic(), step, total
-
-    def ends(self, *, whole: bool) -> None:
-        self.done += 1
-        if whole:
-            self.cell_seconds = time.monotonic() - self.began
-
-    def left_of_cell(self, step: int) -> float | None:
-        passed, steps = time.monotonic() - self.began, step - self.first
-        return passed / steps * (self.total - step) if steps > 0 else None
-
-    def left_of_study(self, step: int) -> float | None:
-        left = self.left_of_cell(step)
-        if left is None:
-            return None
-        cell = self.cell_seconds or (time.monotonic() - self.began) / (step - self.first) * self.total
-        return left + cell * (self.cells - self.done - 1)
-
-
-class Lines(Watch):
-    def __init__(self, number_of_cells: int):
-        self.times = Times(number_of_cells)
-        self._cell: Cell | None = None
-        self._last = time.monotonic()
-
-    def _write(self, text: str) -> None:
-        self._last = time.monotonic()
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
-
-    def says(self, text: str) -> None:
-        self._write(text)
-
-    def prepares(self, what: str, done: int, total: int) -> None:
-        if time.monotonic() - self._last > _QUIET:
-            self._write(f"{what}: {done:,}" + (f" of {total:,}" if total else ""))
-
-    def begins(self, cell: Cell, *, step: int, total: int) -> None:
-        self._cell = cell
-        self.times.begins(step, total)
-        self._write(f"[{self.times.done + 1}/{self.times.cells}] {cell}: {total:,} steps")
-
-    def evaluated(self, step: int, metrics: dict[str, float]) -> None:
-        left, study = self.times.left_of_cell(step), self.times.left_of_study(step)
-        eta = f"; {duration(left)} left, {duration(study)} for the study" if left is not None and study else ""
-        self._write(f"  {self._cell} step {step:,}: select {_brief(metrics)}{eta}")
-
-    def ends(self, cell: Cell, *, status: str) -> None:
-        self._write(f"  {cell}: {status} in {duration(time.monotonic() - self.times.began)}")
-        self.times.ends(whole=self.times.first == 0 and status == "done")
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 class Bars(Watch):
@@ -147,7 +91,8 @@ class Bars(Watch):
         self._study = bars.add_task("study", total=number_of_cells, note="")
         self._cell: TaskID | None = None
         self._side: TaskID | None = None
-        self._step = 0
+        self._cells: dict[str, TaskID] = {}
+        """Those that run in processes of their own."""
 
     def says(self, text: str) -> None:
         self.bars.console.print(text)
@@ -170,13 +115,23 @@ class Bars(Watch):
         self._aside(f"measuring on {what}", done, total)
 
     def evaluated(self, step: int, metrics: dict[str, float]) -> None:
-        self.bars.console.print(f"  step {step:,}: select {_brief(metrics)}")
+        self.bars.console.print(f"  step {step:,}: select {brief(metrics)}")
 
     def ends(self, cell: Cell, *, status: str) -> None:
         self.bars.console.print(f"{cell}: {status} in {duration(time.monotonic() - self.times.began)}")
         self.times.ends(whole=self.times.first == 0 and status == "done")
         self._clear()
         self.bars.update(self._study, completed=self.times.done)
+
+    def shows(self, running: Sequence[Standing], *, done: int, of: int) -> None:
+        for gone in set(self._cells) - {one.cell for one in running}:
+            self.bars.remove_task(self._cells.pop(gone))
+        for one in running:
+            if one.cell not in self._cells:
+                self._cells[one.cell] = self.bars.add_task(one.cell, total=None, note="")
+            note = "preparing" if one.loss is None else f"loss {one.loss:.3f}"
+            self.bars.update(self._cells[one.cell], completed=one.step, total=one.steps, note=note)
+        self.bars.update(self._study, completed=done, total=of)
 
     def _aside(self, what: str, done: int, total: int) -> None:
         if self._side is None:
@@ -191,7 +146,3 @@ class Bars(Watch):
             if task is not None:
                 self.bars.remove_task(task)
         self._cell = self._side = None
-
-
-def _brief(metrics: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())

@@ -1,55 +1,91 @@
 """`oelm status`: where the cells below a folder stand."""
 
 import json
+import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from oelm.cli.compare import JsonOption
-from oelm.errors import CellError
-from oelm.records.record import read_record
-from oelm.records.store import MAKINGS, RUNS, STEPS, cell_folders, read_json, status_of
+from oelm.records.standing import Standing
+from oelm.records.store import RUNS
 from oelm.table import aligned
+from oelm.times import duration
+
+_SECONDS = 3.0  # between two looks
+_LEFT = ("cell", "state", "where", "result")
 
 
 def status(
     runs: Annotated[Path, typer.Argument(help="A folder of runs, of a study, or of one cell.")] = RUNS,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again while something runs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the status of every cell: done, running, stopped, diverged, audit-failed, failed."""
-    if not runs.is_dir():
-        raise CellError(f"there is no folder {runs}", hint="oelm compare STUDY makes one")
-    rows = [_row(folder, runs) for folder in cell_folders(runs)]
+    """Show where every cell stands: waiting, queued, running, stopped, done, diverged, audit-failed, failed."""
+    from oelm.launch.standings import standings
+
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
-        return
+        typer.echo(json.dumps([row.to_dict() for row in standings(runs, told=_warn)], indent=2))
+    elif watch:
+        _watch(runs)
+    else:
+        typer.echo(_table(standings(runs, told=_warn)) or f"no cells below {runs}")
+
+
+def _watch(runs: Path) -> None:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from oelm.launch.standings import standings
+
+    console, before = Console(highlight=False), ""
+    if not console.is_terminal:
+        while True:
+            rows = standings(runs, told=_warn)
+            if (now := _table(rows)) != before:
+                typer.echo(f"{time.strftime('%H:%M:%S')}\n{now}")
+            before = now
+            if not _is_going_on(rows):
+                return
+            time.sleep(_SECONDS)
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            rows = standings(runs)
+            live.update(Text(f"{_table(rows)}\n\n{time.strftime('%H:%M:%S')}; Ctrl-C ends the looking"), refresh=True)
+            if not _is_going_on(rows):
+                return
+            time.sleep(_SECONDS)
+
+
+def _is_going_on(rows: list[Standing]) -> bool:
+    return any(row.state in ("queued", "running") for row in rows)
+
+
+def _table(rows: list[Standing]) -> str:
     if not rows:
-        typer.echo(f"no cells below {runs}")
-        return
-    columns = ("cell", "status", "step", "of", "result")
-    lines = [columns, *(tuple(str(row[name]) for name in columns) for row in rows)]
-    typer.echo("\n".join(aligned(lines, left=("cell", "status", "result"))))
+        return ""
+    columns = ("cell", "state", "step", "of", "left", "loss", "result", "where")
+    lines = [columns, *(tuple(_shown(row)[name] for name in columns) for row in rows)]
+    number = {state: sum(row.state == state for row in rows) for state in dict.fromkeys(row.state for row in rows)}
+    summary = ", ".join(f"{count} {state}" for state, count in number.items())
+    return "\n".join([*aligned(lines, left=_LEFT), "", summary])
 
 
-def _row(folder: Path, runs: Path) -> dict[str, Any]:
-    name = str(folder.relative_to(runs)) if folder != runs else str(folder)
-    try:
-        makings = read_json(folder / MAKINGS) or {}
-        record = read_record(folder)
-        metric = str((makings.get("primary") or {}).get("metric"))
-        steps = (makings.get("start") or {}).get("steps", "")
-        value = record.value(metric) if record is not None else None
-        why = str((record.error or {}).get("what", "")).splitlines()[:1] if record is not None else []
-        result = f"{metric} {value:.4f}" if value is not None else " ".join(why)[:100]
-        return {"cell": name, "status": status_of(folder), "step": _steps(folder), "of": steps, "result": result}
-    except (CellError, AttributeError, TypeError, ValueError) as error:
-        return {"cell": name, "status": "damaged", "step": "", "of": "", "result": str(error).splitlines()[0]}
+def _shown(row: Standing) -> dict[str, Any]:
+    return {
+        "cell": f"{row.study}/{row.cell}",
+        "state": row.state,
+        "step": f"{row.step:,}" if row.step else "",
+        "of": "" if row.steps is None else f"{row.steps:,}",
+        "left": "" if row.eta is None else duration(row.eta),
+        "loss": "" if row.loss is None else f"{row.loss:.3f}",
+        "result": row.result,
+        "where": row.where,
+    }
 
 
-def _steps(folder: Path) -> int:
-    try:
-        with (folder / STEPS).open("rb") as file:
-            return sum(1 for _ in file)
-    except OSError:
-        return 0
+def _warn(text: str) -> None:
+    sys.stderr.write(text + "\n")

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from oelm.errors import OelmError, StudyError
-from oelm.launch.local import best_point
-from oelm.records.store import FINISHED, RUNS, Status, status_of
+from oelm.launch.tuning import best_point
+from oelm.records.standing import status_of
+from oelm.records.store import FINISHED, RUNS, Status
 from oelm.study.plan import Cell, cells, differences, resolve, tuning_cells
 from oelm.study.study import Study, Value, shown_changes
 from oelm.table import aligned
@@ -115,7 +116,6 @@ def _measured(study: Study, folder: Path, watch: Watch) -> Estimate:
             point = tuple((path, values[0]) for path, values in study.tune.grid.items())
     resolved = resolve(study, cell, point)
     with tempfile.TemporaryDirectory() as place:
-        (Path(place) / cell.folder).mkdir(parents=True)
         loop = assembled(resolved, Path(place), watch, Stop())
         times = []
         for number in range(min(_MEASURED_STEPS, loop.total)):

@@ -16,6 +16,29 @@ from oelm.version import __version__
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy", "pyarrow")
 
+ENVIRONMENT = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "GLOO_SOCKET_IFNAME",
+    "HF_HUB_OFFLINE",
+    "LOCAL_RANK",
+    "MKL_NUM_THREADS",
+    "NCCL_SOCKET_IFNAME",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "RANK",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_PARTITION",
+    "SLURM_RESTART_COUNT",
+    "WORLD_SIZE",
+)
+"""What is kept of the environment. Keys and passwords live there too, so only what is named here is."""
+
 
 def provenance() -> dict[str, Any]:
     """What can be said of this process, now."""
@@ -30,6 +53,7 @@ def provenance() -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "command": " ".join(Path(sys.argv[0]).name if i == 0 else arg for i, arg in enumerate(sys.argv)),
+        "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         **_torch(),
     }

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from oelm.errors import CellError
-from oelm.records.store import RECORD, Status, read_json, write_json
+from oelm.records.lease import Lease
+from oelm.records.store import RECORD, Status, read_json
 
 FORMAT = 1
 
@@ -48,8 +49,8 @@ class Record:
         return first.get(metric)
 
 
-def write_record(folder: Path, record: Record) -> None:
-    write_json(folder / RECORD, {"format": FORMAT, **record.__dict__})
+def write_record(lease: Lease, record: Record) -> None:
+    lease.write_json(RECORD, {"format": FORMAT, **record.__dict__})
 
 
 def read_record(folder: Path) -> Record | None:

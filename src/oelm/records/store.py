@@ -1,17 +1,13 @@
-"""Store: the folder of a cell, what lies where in it, and who is working on it."""
+"""Store: the folder of a cell, what lies where in it, and how files get there."""
 
 import errno
 import json
 import os
-import socket
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, get_args
-
-from filelock import FileLock, Timeout
+from typing import Any, Literal
 
 from oelm.errors import CellError, DiskError
 
@@ -23,65 +19,13 @@ RECORD, MAKINGS, STEPS, PREDICTIONS = "record.json", "cell.json", "steps.jsonl",
 STUDY = "study.json"  # in the folder of the study
 RUNS = Path("runs")
 """Where cells are kept, unless another place is named."""
-CHECKPOINTS, MODEL, HOLDER = "checkpoints", "model", "running.json"
-_LOCK = ".lock"
+CHECKPOINTS, MODEL, LOG = "checkpoints", "model", "log.txt"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def status_of(folder: Path) -> Status:
-    """Where a cell stands, from what is in its folder."""
-    record = read_json(folder / RECORD)
-    if record is not None:
-        status: Any = record.get("status")
-        if status not in get_args(Status):
-            raise CellError(f"{folder / RECORD} is damaged", why=f"its status is {status!r}")
-        return status  # type: ignore[no-any-return]
-    if not (folder / MAKINGS).exists():
-        return "waiting"
-    return "running" if _is_held(folder) else "stopped"
 
 
 def cell_folders(runs: Path) -> list[Path]:
     """All cells at or below a folder, in the order of their names."""
     return sorted(path.parent for path in runs.rglob(MAKINGS))
-
-
-@contextmanager
-def holding(folder: Path) -> Iterator[None]:
-    """Have a cell to oneself. The operating system lets go of it when the process ends, however it ends."""
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / _LOCK)
-        try:
-            lock.acquire(timeout=1)  # whoever only looks at its status lets go of it at once
-        except Timeout:
-            raise CellError(f"another process is working on {folder}", why=_who(folder)) from None
-    try:
-        me = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        write_json(folder / HOLDER, me)
-        yield
-    finally:
-        (folder / HOLDER).unlink(missing_ok=True)
-        lock.release()
-
-
-def _is_held(folder: Path) -> bool:
-    lock = FileLock(folder / _LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
-    except OSError:
-        return False
-    lock.release()
-    return False
-
-
-def _who(folder: Path) -> str:
-    holder = read_json(folder / HOLDER)
-    if holder is None:
-        return "it is held by a process that has not said who it is"
-    return f"process {holder.get('pid')} on {holder.get('host')}, since {holder.get('since')}"
 
 
 @contextmanager

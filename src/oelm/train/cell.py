@@ -5,24 +5,27 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import shutil
 import signal
 import time
 import traceback
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oelm.errors import AuditFailed, CellError, OelmError, Stopped
+from oelm.records.lease import Lease, holding
 from oelm.records.provenance import forget_peak_memory, peak_memory, provenance
 from oelm.records.record import Record, read_record, write_record
-from oelm.records.store import CHECKPOINTS, FINISHED, HOLDER, MAKINGS, RECORD, STEPS, holding, read_json, write_json
+from oelm.records.store import CHECKPOINTS, FINISHED, LOG, MAKINGS, RECORD, STEPS, read_json
 from oelm.study.plan import Resolved
 from oelm.study.recipe import Recipe
 from oelm.train.checks import check_data, check_files, check_makings
+from oelm.train.lines import logged
 from oelm.train.watch import Watch
 
 if TYPE_CHECKING:
     from oelm.train.loop import Loop
+    from oelm.train.ranks import Ranks
     from oelm.train.signals import Stop
 
 _LR_ROWS = 200
@@ -31,33 +34,42 @@ _LR_ROWS = 200
 def run(resolved: Resolved, *, root: Path, watch: Watch) -> Record:
     """Bring a cell to its end and return its record; one that is finished is only read.
 
-    `root` is the folder of the study.
+    `root` is the folder of the study. Several processes that were started together do it together.
     """
+    from oelm.train.ranks import joined
+
     folder = root / resolved.cell.folder
     check_makings(resolved, root)
     record = read_record(folder)
     if record is not None and record.status in FINISHED:
         check_files(resolved, root, record)
-        _tidy(folder, record)  # it may have been killed between its record and this
+        if record.status == "done" and (folder / CHECKPOINTS).exists():  # killed between its record and this
+            with suppress(CellError), holding(folder) as own:
+                own.remove(folder / CHECKPOINTS)
         return record
-    with holding(folder):
+    with joined() as ranks, ExitStack() as stack:
+        lease, problem = None, None
+        if ranks.leads:
+            try:
+                lease = stack.enter_context(holding(folder))
+            except OelmError as error:
+                problem = error
+        if ranks.any(problem is not None):
+            raise problem or CellError(f"the first process could not begin {resolved.cell}", hint="see what it says")
         record = read_record(folder)  # another process may have come to the end of it just now
-        if record is not None and record.status in FINISHED:
+        if ranks.any(record is not None and record.status in FINISHED):
+            assert record is not None
             return record
-        if record is not None:  # it failed; what it said is kept, and it is tried again from its last checkpoint
+        if record is not None and lease is not None:
+            # It failed; what it said is kept, and it is tried again from its last checkpoint.
             (folder / RECORD).rename(folder / f"failed-{time.strftime('%Y%m%d-%H%M%S')}.json")
-        return _run(resolved, root, watch)
+        if lease is None:
+            return _run(resolved, root, None, Watch(), ranks)
+        with logged(watch, folder / LOG) as watch:
+            return _run(resolved, root, lease, watch, ranks)
 
 
-def _tidy(folder: Path, record: Record) -> None:
-    """Remove what only an unfinished cell needs."""
-    if record.status == "done":
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-    for rest in (folder / HOLDER, *folder.glob(".*.json*.*"), *folder.glob(".*.partial")):
-        rest.unlink(missing_ok=True)
-
-
-def _run(resolved: Resolved, root: Path, watch: Watch) -> Record:
+def _run(resolved: Resolved, root: Path, lease: Lease | None, watch: Watch, ranks: Ranks) -> Record:
     from oelm.train.loop import Diverged
     from oelm.train.report import report
     from oelm.train.signals import listening
@@ -68,8 +80,10 @@ def _run(resolved: Resolved, root: Path, watch: Watch) -> Record:
     status, error = "done", None
     heads: dict[str, Any] = {}
     with listening() as stop:
+        if lease is not None:
+            lease.asked_to_stop = stop.ask_from_outside
         try:
-            loop = assembled(resolved, root, watch, stop)
+            loop = assembled(resolved, root, watch, stop, lease=lease, ranks=ranks)
             watch.begins(resolved.cell, step=loop.state.step, total=loop.total)
             if resolved.recipe.trackers:
                 named = {"arm": resolved.arm.name, "seed": resolved.cell.seed}
@@ -91,26 +105,45 @@ def _run(resolved: Resolved, root: Path, watch: Watch) -> Record:
         except Exception as happened:
             what = f"{type(happened).__name__}: {happened}"
             status, error = "failed", {"what": what, "traceback": traceback.format_exc()}
+        finally:
+            if lease is not None:
+                lease.asked_to_stop = None
+            if loop is not None:
+                loop.close_log()
         if error is not None:
             reported = {}
         record = _record(resolved, folder, loop, status, reported, heads, error)
-        write_record(folder, record)
+        if lease is not None:
+            write_record(lease, record)
     if loop is not None:
         loop.accelerator.end_training()
-    _tidy(folder, record)
+    if lease is not None and record.status == "done":
+        lease.remove(folder / CHECKPOINTS)
     watch.ends(resolved.cell, status=status)
     if stop.signal is not None:  # it came too late for this cell, and in time for the next
         raise Stopped(f"stopped after {resolved.cell}", signal=stop.signal)
     return record
 
 
-def assembled(resolved: Resolved, root: Path, watch: Watch, stop: Stop) -> Loop:
-    """The loop of a cell, restored from its last checkpoint if it has one."""
+def assembled(
+    resolved: Resolved,
+    root: Path,
+    watch: Watch,
+    stop: Stop,
+    *,
+    lease: Lease | None = None,
+    ranks: Ranks | None = None,
+) -> Loop:
+    """The loop of a cell, restored from its last checkpoint if it has one. Without a lease it writes nothing."""
     from oelm.heads.apply import apply
+    from oelm.train.allocation import keep_memory
     from oelm.train.checkpoint import latest_checkpoint
     from oelm.train.loop import Loop
     from oelm.train.preparation import model_for, prepared_for
+    from oelm.train.ranks import ALONE
 
+    ranks = ranks or ALONE
+    keep_memory()
     folder = root / resolved.cell.folder
     recipe, seed = resolved.recipe, resolved.cell.seed
     if recipe.precision == "bf16" and not computes_bf16():
@@ -118,23 +151,41 @@ def assembled(resolved: Resolved, root: Path, watch: Watch, stop: Stop) -> Loop:
             "this CPU has no instructions for bf16, which is many times slower here than fp32: "
             "--set recipe.precision=fp32"
         )
-    prepared = prepared_for(recipe, watch)
+    with ranks.first_the_first():  # the others find the tokens made
+        prepared = prepared_for(recipe, watch)
     check_data(resolved, root, prepared)
     accelerator = _accelerator(recipe, folder)
     model = model_for(recipe, prepared, seed=seed)
     weights = _hash_of(model)
+    if not ranks.are_same(weights):
+        raise CellError(
+            "the processes have drawn different weights",
+            why="their machines, or the versions of their libraries, differ",
+            hint="the same environment on all of them",
+        )
     applied = apply(model, resolved.arm.treatment, seed=seed, keep_undo=False)
     loop = Loop(
-        resolved, prepared=prepared, applied=applied, accelerator=accelerator, folder=folder, watch=watch, stop=stop
+        resolved,
+        prepared=prepared,
+        applied=applied,
+        accelerator=accelerator,
+        folder=folder,
+        lease=lease,
+        watch=watch,
+        stop=stop,
+        ranks=ranks,
     )
     facts = {"weights": weights, "steps": loop.total, "padding": round(loop.padding(), 4)}
     heads = {"start": loop.heads()}
-    write_json(folder / MAKINGS, {**resolved.to_dict(), "data": prepared.facts, "start": facts, "heads": heads})
-    checkpoint = latest_checkpoint(folder / CHECKPOINTS, told=watch.says)
+    if lease is not None:
+        makings = {**resolved.to_dict(), "data": prepared.facts, "start": facts, "heads": heads}
+        lease.write_json(MAKINGS, makings)
+    with ranks.first_the_first():  # the others find damaged ones put aside
+        checkpoint = latest_checkpoint(folder / CHECKPOINTS, told=watch.says)
     if checkpoint is not None:
         loop.restore(checkpoint)
         watch.says(f"{resolved.cell} goes on from step {checkpoint.step} of {loop.total}")
-    loop.cut_steps()
+    loop.open_log()
     loop.state.starts.append({"step": loop.state.step, **_briefly(provenance())})
     return loop
 
@@ -150,6 +201,7 @@ def _accelerator(recipe: Recipe, folder: Path) -> Any:
     import torch
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
+    from accelerate.utils import DistributedDataParallelKwargs
 
     for name in recipe.trackers:
         if importlib.util.find_spec(name) is None:
@@ -160,12 +212,12 @@ def _accelerator(recipe: Recipe, folder: Path) -> Any:
         )
     AcceleratorState._reset_state(reset_partial_state=True)  # cells of one process may differ in precision
     accelerator = Accelerator(
+        cpu=not torch.accelerator.is_available(),  # without it, several processes on a CPU are taken for one
         mixed_precision="no" if recipe.precision == "fp32" else recipe.precision,
         log_with=list(recipe.trackers) or None,
         project_dir=str(folder),
+        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)],
     )
-    if accelerator.num_processes > 1:
-        raise CellError("a cell runs in one process", why=f"{accelerator.num_processes} were launched")
     return accelerator
 
 
@@ -207,7 +259,12 @@ def _record(
         seconds=dict(loop.clock.seconds) if loop is not None else {},
         peak_memory=peak_memory(),
         audits=state.audits if state else [],
-        provenance={**provenance(), "seed": resolved.cell.seed, "starts": state.starts if state else []},
+        provenance={
+            **provenance(),
+            "seed": resolved.cell.seed,
+            "starts": state.starts if state else [],
+            "processes": loop.processes() if loop is not None else None,
+        },
         heads={**makings.get("heads", {}), **heads},
         error=error,
     )

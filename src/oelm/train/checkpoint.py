@@ -20,7 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from oelm.records.store import no_room, writing
+from oelm.records.lease import Lease
+from oelm.records.store import CHECKPOINTS, no_room, writing
 
 KEPT = 2
 _STATE = "state.json"
@@ -46,7 +47,7 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    folder: Path,
+    lease: Lease,
     *,
     step: int,
     state: dict[str, Any],
@@ -54,30 +55,31 @@ def save_checkpoint(
     same: Collection[str] = (),
 ) -> None:
     """Write a checkpoint. What is in `same` has not changed since the last one, and is linked from there."""
-    final = folder / f"step-{step:07d}"
-    partial = folder / f".{final.name}.partial"
+    folder = lease.folder / CHECKPOINTS
+    name = f"step-{step:07d}"
+    partial = lease.place / f"new-{name}"
     before = _folders(folder)[:1]
     try:
         with writing(folder):
             shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
+            partial.mkdir()
             sums = {}
-            for name, values in tensors.items():
-                file = partial / f"{name}.safetensors"
-                if not (name in same and before and _linked(before[0], file)):
+            for part, values in tensors.items():
+                file = partial / f"{part}.safetensors"
+                if not (part in same and before and _linked(before[0], file)):
                     _save(values, file)
-                sums[name] = _checksum(file)
+                sums[part] = _checksum(file)
             text = json.dumps({"step": step, "sha256": sums, "state": state})
             whole = {"state_sha256": hashlib.sha256(text.encode()).hexdigest(), "content": text}
             _write(partial / _STATE, json.dumps(whole))
-            shutil.rmtree(final, ignore_errors=True)
-            partial.rename(final)
+            lease.move_in(partial, f"{CHECKPOINTS}/{name}")
             _sync(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
+        lease.check()  # if it is not ours any more, that is what happened
         raise
     for old in _folders(folder)[KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
+        lease.remove(old)
 
 
 def latest_checkpoint(folder: Path, *, told: Callable[[str], None]) -> Checkpoint | None:

@@ -15,6 +15,7 @@ from oelm.data.batches import collate, in_order_of_length
 from oelm.data.tasks import Task
 from oelm.data.tokens import Examples, Split
 from oelm.train.objective import Objective
+from oelm.train.ranks import ALONE, Ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +33,13 @@ def evaluate(
     batch_size: int,
     pad: int,
     device: torch.device,
+    ranks: Ranks = ALONE,
     tick: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
-    """Metrics over all examples of a split, each counted once. `tick` hears of the progress, and may raise to stop."""
+    """Metrics over all examples of a split, each counted once, by whichever of the processes.
+
+    `tick` hears of the progress, and of one process alone it may raise to stop.
+    """
     number = len(split)
     loss = np.zeros(number)
     predicted = np.zeros(number, dtype=np.int64)
@@ -43,16 +48,17 @@ def evaluate(
     done = 0
     try:
         with torch.inference_mode():
-            for rows in in_order_of_length(split.lengths, batch_size):
+            for rows in in_order_of_length(split.lengths, batch_size)[ranks.mine :: ranks.number]:
                 batch = collate(split, rows, pad=pad, device=device)
                 example_losses, logits = objective.each(batch.inputs, batch.targets)
                 loss[rows] = example_losses.cpu().double().numpy()
                 if logits is not None:
                     predicted[rows] = logits.argmax(-1).cpu().numpy()
-                done += len(rows)
-                tick(done, number)
+                done += len(rows) * ranks.number
+                tick(min(done, number), number)
     finally:
         objective.train(was_training)
+    ranks.add_each_(loss, predicted)
     if not isinstance(split, Examples):
         tokens = split.lengths
         per_token = float(loss.sum() / tokens.sum())

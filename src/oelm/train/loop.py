@@ -9,10 +9,12 @@ import hashlib
 import json
 import math
 import os
+import signal
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -24,7 +26,8 @@ from oelm.data.tokens import Prepared, Split
 from oelm.errors import CellError, Stopped
 from oelm.heads.applied import Applied
 from oelm.heads.attention import measure_heads
-from oelm.records.store import CHECKPOINTS, STEPS, write_text, writing
+from oelm.records.lease import Lease
+from oelm.records.store import STEPS, writing
 from oelm.seeds import seed_for
 from oelm.study.plan import Resolved
 from oelm.study.schedule import lr_at
@@ -40,6 +43,7 @@ from oelm.train.clock import Clock
 from oelm.train.evaluate import Measured, evaluate
 from oelm.train.objective import Objective
 from oelm.train.optim import make_optimizer
+from oelm.train.ranks import ALONE, Ranks, spare_frozen, traffic
 from oelm.train.signals import Stop
 from oelm.train.watch import Watch
 
@@ -81,10 +85,14 @@ class Loop:
         folder: Path,
         watch: Watch,
         stop: Stop,
+        lease: Lease | None = None,
+        ranks: Ranks = ALONE,
     ):
+        """Without a lease it writes nothing: of several processes, one has it."""
         self.resolved, self.recipe, self.seed = resolved, resolved.recipe, resolved.cell.seed
         self.prepared, self.applied, self.folder = prepared, applied, folder
         self.accelerator, self.watch, self.stop = accelerator, watch, stop
+        self.lease, self.ranks = lease, ranks
         self.task, self.pad = prepared.task, prepared.tokenizer.pad_token_id
         self.model: nn.Module = applied.model
         if self.recipe.gradient_checkpointing:
@@ -92,9 +100,8 @@ class Loop:
             checkpointing.gradient_checkpointing_enable({"use_reentrant": False})
         self.optimizer = make_optimizer(self.model.to(accelerator.device), self.recipe.optimizer)
         self.objective = Objective(self.model)
-        self.runner, self.stepper = accelerator.prepare(self.objective, self.optimizer)
-        if self.recipe.compile:
-            self.runner.compile()
+        self.stepper = accelerator.prepare_optimizer(self.optimizer)
+        self.runner = self._wrapped()
         batch = self.recipe.batch
         self.order = Order(prepared.train.lengths, batch_size=batch.size, accumulate=batch.accumulate, seed=self.seed)
         self.total = self.order.steps_for(**asdict(self.recipe.budget))
@@ -104,6 +111,16 @@ class Loop:
         self._chosen_saved = False
         self._checkpointed = -1
         self._unseen: list[tuple[int, float, Tensor, Tensor, float]] = []
+        self._log: IO[str] | None = None
+
+    def _wrapped(self) -> nn.Module:
+        """The objective as it is called: with automatic precision, and over several processes with one gradient."""
+        if self.ranks.number > 1:
+            spare_frozen(self.objective)
+        runner = self.accelerator.prepare_model(self.objective)
+        if self.recipe.compile:
+            runner.compile()
+        return runner  # type: ignore[no-any-return]
 
     # -- the whole of it ---------------------------------------------------------------------------------------
 
@@ -118,7 +135,7 @@ class Loop:
                 return
             with self.clock.measure("training"):
                 self.step()
-            if self.stop.signal is not None:
+            if self.ranks.any(self.stop.signal is not None):
                 self._stop()
 
     def step(self) -> None:
@@ -126,7 +143,10 @@ class Loop:
         began = time.perf_counter()
         step = self.state.step
         if self.applied.treatment.unfreeze is not None:
-            self.applied.advance(step / self.total, optimizer=self.optimizer)
+            given = self.applied.advance(step / self.total, optimizer=self.optimizer)
+            if given and self.ranks.number > 1:  # their gradients are to be added up as well
+                self.accelerator.unwrap_model(self.runner, keep_fp32_wrapper=False)
+                self.runner = self._wrapped()
         lr = lr_at(step, total=self.total, peak=self.recipe.optimizer.lr, schedule=self.recipe.schedule)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -134,11 +154,18 @@ class Loop:
         counted = sum(self._weight(rows) for rows in passes)  # examples, or tokens
         loss = torch.zeros((), device=self.accelerator.device)
         for number, rows in enumerate(passes):
+            mine = self.ranks.share(rows)
             with self.clock.measure("data"):
-                batch = collate(self.prepared.train, rows, pad=self.pad, device=self.accelerator.device)
-            torch.manual_seed(seed_for(self.seed, "dropout", step, number))
-            share = self.runner(batch.inputs, batch.targets) / counted
-            self.accelerator.backward(share)
+                some = mine if len(mine) else rows[:1]  # who has nothing to do keeps in step with the others
+                batch = collate(self.prepared.train, some, pad=self.pad, device=self.accelerator.device)
+            apart = () if self.ranks.number == 1 else (self.ranks.mine,)
+            torch.manual_seed(seed_for(self.seed, "dropout", step, number, *apart))
+            adds_up = number == len(passes) - 1
+            with nullcontext() if adds_up else self.accelerator.no_sync(self.runner):
+                share = self.runner(batch.inputs, batch.targets) / counted
+                share = share if len(mine) else share * 0
+                # Gradients are averaged over processes, and should be added.
+                self.accelerator.backward(share * self.ranks.number)
             loss += share.detach()
         norm = self.clip()
         self.stepper.step()
@@ -173,21 +200,28 @@ class Loop:
         if not self._unseen:
             return
         seen, self._unseen = self._unseen, []
-        values = [(float(loss), float(norm)) for _, _, loss, norm, _ in seen]  # waits for the device
+        losses = self.ranks.add_(torch.stack([loss for _, _, loss, _, _ in seen])).tolist()  # waits for the device
+        values = [(loss, float(norm)) for loss, (_, _, _, norm, _) in zip(losses, seen, strict=True)]
         ends = [*(began for *_, began in seen[1:]), time.perf_counter()]
         lines = []
         for (step, lr, _, _, began), (loss, norm), end in zip(seen, values, ends, strict=True):
             row = {"step": step + 1, "loss": loss, "lr": lr, "grad_norm": norm, "seconds": round(end - began, 6)}
             lines.append(json.dumps(row) + "\n")
-        with writing(self.folder), (self.folder / STEPS).open("a", encoding="utf-8") as file:
-            file.write("".join(lines))
-            file.flush()
-            os.fsync(file.fileno())  # it must not be behind a checkpoint, whatever happens to the machine
+        if self._log is not None:
+            with writing(self.folder):
+                self._log.write("".join(lines))
+                self._log.flush()
+                os.fsync(self._log.fileno())  # it must not be behind a checkpoint, whatever happens to the machine
         for (step, lr, *_), (loss, norm) in zip(seen, values, strict=True):
             if not math.isfinite(loss):
                 raise Diverged(f"the loss of step {step + 1} is {loss} (learning rate {lr:.3g})")
             self.accelerator.log({"train/loss": loss, "train/lr": lr, "train/grad_norm": norm}, step=step + 1)
         self.watch.stepped(self.state.step, loss=values[-1][0])
+
+    def processes(self) -> dict[str, Any]:
+        """How many processes train the cell, and the bytes that they exchange in a step."""
+        number = self.ranks.number
+        return {"number": number, **(traffic(self.runner) if number > 1 else {})}
 
     # -- measuring ---------------------------------------------------------------------------------------------
 
@@ -214,7 +248,7 @@ class Loop:
     def measure(self, split: Split, name: str) -> Measured:
         def tick(done: int, total: int) -> None:
             self.watch.evaluates(name, done, total)
-            if self.stop.signal is not None:
+            if self.stop.signal is not None and self.ranks.number == 1:  # several stop after the same step
                 self._stop()
 
         with self.clock.measure("evaluation"), self.accelerator.autocast():
@@ -225,6 +259,7 @@ class Loop:
                 batch_size=self.recipe.batch.size,
                 pad=self.pad,
                 device=self.accelerator.device,
+                ranks=self.ranks,
                 tick=tick,
             )
 
@@ -256,6 +291,9 @@ class Loop:
         with self.clock.measure("checkpoints"):
             if self.state.step > 0:
                 self._audit()
+            self._checkpointed = self.state.step
+            if self.lease is None:
+                return
             tensors = {"model": weights_of(self.model), "optimizer": optimizer_tensors(self.model, self.optimizer)}
             if self.chosen_weights is not None:
                 tensors["chosen"] = self.chosen_weights
@@ -263,22 +301,20 @@ class Loop:
             self.state.seconds = dict(self.clock.seconds)
             state = {**asdict(self.state), "frozen": self.applied.frozen_hashes, "scaler": scaler}
             save_checkpoint(
-                self.folder / CHECKPOINTS,
+                self.lease,
                 step=self.state.step,
                 state=state,
                 tensors=tensors,
                 same=["chosen"] if self._chosen_saved else [],
             )
             self._chosen_saved = True
-            self._checkpointed = self.state.step
 
     def _stop(self) -> None:
-        assert self.stop.signal is not None
         if self.state.step != self._checkpointed:
             self._save()
         raise Stopped(
             f"stopped at step {self.state.step} of {self.total}; the checkpoint is written",
-            signal=self.stop.signal,
+            signal=self.stop.signal or signal.SIGTERM,  # which another process got
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -305,13 +341,19 @@ class Loop:
         self._checkpointed = checkpoint.step
         self.clock = Clock(self.state.seconds)
 
-    def cut_steps(self) -> None:
-        """Forget the steps that will be done again."""
+    def open_log(self) -> None:
+        """Begin the log of steps, without those that will be done again."""
+        if self.lease is None:
+            return
         path = self.folder / STEPS
-        if path.exists():
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-            done = [line for line in lines if 0 < _step_in(line) <= self.state.step]
-            write_text(path, "".join(f"{line}\n" for line in done))
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+        done = [line for line in lines if 0 < _step_in(line) <= self.state.step]
+        self._log = self.lease.rewrite(STEPS, "".join(f"{line}\n" for line in done))
+
+    def close_log(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
 
 
 def _step_in(line: str) -> int:

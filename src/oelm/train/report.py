@@ -34,14 +34,17 @@ def report(loop: Loop) -> dict[str, Any]:
             columns = {"model": np.full(number, which), "split": np.full(number, name), **measured.predictions}
             tables.append(pa.table(columns))
         reported[which] = {"step": step, "splits": splits}
-    with writing(loop.folder):
-        partial = loop.folder / f".{PREDICTIONS}.partial"
-        parquet.write_table(pa.concat_tables(tables), partial, compression="zstd")
-        partial.replace(loop.folder / PREDICTIONS)
-    keep = loop.recipe.checkpoint.keep
+    lease, keep = loop.lease, loop.recipe.checkpoint.keep
     load_weights_(loop.model, loop.chosen_weights if keep == "best" else final_weights)
-    if keep != "none":
-        with writing(loop.folder):
-            loop.applied.save_pretrained(loop.folder / MODEL)
-            loop.prepared.tokenizer.save_pretrained(loop.folder / MODEL)
+    if lease is None:
+        return reported
+    with writing(loop.folder):
+        made = lease.place / PREDICTIONS
+        parquet.write_table(pa.concat_tables(tables), made, compression="zstd")
+        lease.move_in(made, PREDICTIONS)
+        if keep != "none":
+            made = lease.place / MODEL
+            loop.applied.save_pretrained(made)
+            loop.prepared.tokenizer.save_pretrained(made)
+            lease.move_in(made, MODEL)
     return reported

@@ -1,5 +1,6 @@
 """Signals: a request to stop is kept until the loop is at a place where nothing is lost."""
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +16,21 @@ class Stop:
         self.signal: int | None = None
         self.at_once = True
         """Before training there is nothing to lose, and nobody who would look."""
+        self.hears = True
+        """Whether signals arrive here."""
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         again = self.signal is not None and number == signal.SIGINT  # the second Ctrl-C means now
         self.signal = number
         if self.at_once or again:
             raise KeyboardInterrupt
+
+    def ask_from_outside(self) -> None:
+        """For another thread of this process: as if the process had been sent SIGTERM."""
+        if self.hears:
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            self.signal = signal.SIGTERM
 
 
 @contextmanager
@@ -30,6 +40,7 @@ def listening() -> Iterator[Stop]:
     try:
         before = {number: signal.signal(number, stop.ask) for number in _ASKS}
     except ValueError:
+        stop.hears = False
         yield stop
         return
     try:

@@ -1,5 +1,8 @@
 """Watch: what hears of the progress of cells. This one is silent; the command line shows it."""
 
+from collections.abc import Sequence
+
+from oelm.records.standing import Standing
 from oelm.study.plan import Cell
 
 
@@ -24,3 +27,6 @@ class Watch:
 
     def ends(self, cell: Cell, *, status: str) -> None:
         pass
+
+    def shows(self, running: Sequence[Standing], *, done: int, of: int) -> None:
+        """Where the cells stand that run in other processes; `done` cells `of` so many are finished."""

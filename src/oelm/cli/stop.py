@@ -1,0 +1,92 @@
+"""`oelm stop`, `oelm resume` and `oelm fetch`: cells that run somewhere."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oelm.cli.compare import JsonOption
+from oelm.errors import CellError
+from oelm.records.store import FINISHED, RUNS, STUDY
+
+_SECONDS = 0.5  # between two looks
+RunsArgument = Annotated[Path, typer.Argument(help="A folder of runs, or of a study.")]
+RunsOption = Annotated[Path, typer.Option(help="A folder of runs, or of a study.")]
+
+
+def stop(
+    cells: Annotated[list[str], typer.Argument(help="baseline/seed-0, its folder, or all.")],
+    wait: Annotated[bool, typer.Option(help="Wait until they have written their checkpoints.")] = True,
+    runs: RunsOption = RUNS,
+) -> None:
+    """Have cells write a checkpoint and stop, wherever they run; `oelm resume` has them go on."""
+    from oelm.launch.standings import chosen
+    from oelm.launch.stopping import ask_to_stop, running_among
+    from oelm.records.standing import status_of
+
+    meant = [one for one in chosen(runs, cells) if status_of(one.folder) not in FINISHED]
+    if not meant:
+        typer.echo("nothing to stop: all of it has come to its end")
+        return
+    asked = ask_to_stop(meant)
+    left = running_among(asked) if wait else []
+    if left:
+        sys.stderr.write(f"waiting for {len(left)} of them to write their checkpoints (Ctrl-C ends the waiting)\n")
+    while left:
+        time.sleep(_SECONDS)
+        left = running_among(left)
+    typer.echo(f"{len(meant)} cells stopped. They go on with: oelm resume {runs}")
+
+
+def resume(
+    runs: RunsArgument = RUNS,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with what is missing of every study below a folder, where and how it was started last."""
+    from oelm.cli.compare import started
+    from oelm.launch.jobs import read_jobs
+    from oelm.launch.launch import Launch
+    from oelm.launch.standings import studies_below
+    from oelm.launch.where import Where
+    from oelm.study.load import load_study
+
+    folders = [(folder, jobs[-1]) for folder in studies_below(runs) if (jobs := read_jobs(folder))]
+    if not folders:
+        raise CellError(f"nothing was started below {runs}", hint="oelm compare STUDY")
+    for folder, job in folders:
+        launch = Launch(
+            study=load_study(folder / STUDY),
+            where=Where(**job.options["where"]),
+            out=folder.parent,
+            arms=job.options["arms"],
+            seeds=job.options["seeds"],
+        )
+        if not launch.job().cells:
+            typer.echo(f"{folder}: nothing is missing")
+            continue
+        started(launch, as_json=as_json)
+
+
+def fetch(
+    runs: RunsArgument = RUNS,
+    models: Annotated[bool, typer.Option("--models", help="The trained models as well.")] = False,
+) -> None:
+    """Bring the records of studies that run over ssh back to this machine."""
+    from oelm.launch import remote
+    from oelm.launch.cluster import load_cluster
+    from oelm.launch.jobs import read_jobs
+    from oelm.launch.standings import studies_below
+    from oelm.launch.where import SSH
+
+    found = [(folder, job) for folder in studies_below(runs) for job in read_jobs(folder) if job.on.startswith(SSH)]
+    if not found:
+        raise CellError(f"nothing below {runs} was started over ssh", hint="oelm compare STUDY --on ssh://user@host")
+    for folder, job in {(folder, job.on): (folder, job) for folder, job in found}.values():
+        number = remote.fetch(job, out=folder.parent, models=models, cluster=load_cluster(), told=_say)
+        typer.echo(f"{folder}: {number} of {len(job.cells)} cells from {job.on}; then: oelm report {folder}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")

@@ -1,0 +1,127 @@
+"""Launch: start what is missing of a study where it is to run, and keep what is needed to ask about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oelm.analysis.results import Results
+from oelm.errors import LaunchError
+from oelm.launch.compare import Runner, begin, compare, in_this_process
+from oelm.launch.jobs import Job, keep_job
+from oelm.launch.where import LOCAL, SLURM, TORCHRUN, Where
+from oelm.study.study import Study
+from oelm.train.watch import Watch
+
+if TYPE_CHECKING:
+    from oelm.launch.slurm import Slurm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    study: Study
+    where: Where
+    out: Path
+    arms: list[str] | None = None
+    seeds: list[int] | None = None
+
+    def job(self) -> Job:
+        """What is kept of it."""
+        begun = begin(self.study, out=self.out, arms=self.arms, seeds=self.seeds)
+        names = tuple(str(cell) for stage in begun.stages for cell in stage)
+        options = {"where": self.where.to_dict(), "arms": self.arms, "seeds": self.seeds}
+        return Job(on=self.where.on, cells=names, options=options)
+
+    def here(self, watch: Watch) -> Results:
+        """Run it, and wait for it: on this machine, in one process or in several."""
+        job = self.job()
+        if job.cells:
+            keep_job(self.out / self.study.name, job)
+        return compare(
+            self.study, out=self.out, arms=self.arms, seeds=self.seeds, watch=watch, runner=runner_for(self.where)
+        )
+
+    def elsewhere(self, told: Callable[[str], None]) -> Job:
+        """Have it run, and do not wait for it. `told` hears of what is done for it."""
+        from oelm.launch.cluster import load_cluster
+
+        begun = begin(self.study, out=self.out, arms=self.arms, seeds=self.seeds)
+        stages = [[str(cell) for cell in stage] for stage in begun.stages]
+        if not stages:
+            raise LaunchError(f"nothing is missing of {begun.folder}", hint=f"oelm report {begun.folder}")
+        kept, cluster = self.job(), load_cluster()
+        if self.where.kind == SLURM:
+            from oelm.launch import slurm
+
+            job = slurm.submit(
+                study_name=self.study.name,
+                stages=stages,
+                study=begun.file.absolute(),
+                out=self.out.absolute(),
+                folder=begun.folder.absolute(),
+                options=_slurm_options(self.where),
+                cluster=cluster,
+                workdir=Path.cwd(),
+            )
+        else:
+            from oelm.launch import remote
+            from oelm.launch.place import place_from
+
+            job = remote.launch(
+                self.study,
+                study_file=begun.file,
+                place=place_from(self.where.on),
+                out=self.out,
+                cells=kept.cells,
+                arms=self.arms,
+                seeds=self.seeds,
+                workers=self.where.workers,
+                cluster=cluster,
+                told=told,
+            )
+        job = replace(kept, facts=job.facts)
+        keep_job(begun.folder, job)
+        return job
+
+    def scripts(self) -> list[str]:
+        """What `elsewhere` would give to Slurm."""
+        from oelm.launch import slurm
+        from oelm.launch.cluster import load_cluster
+
+        begun, cluster = begin(self.study, out=self.out, arms=self.arms, seeds=self.seeds), load_cluster()
+        return slurm.rendered(
+            study_name=self.study.name,
+            stages=[[str(cell) for cell in stage] for stage in begun.stages],
+            study=begun.file.absolute(),
+            out=self.out.absolute(),
+            folder=begun.folder.absolute(),
+            options=_slurm_options(self.where),
+            cluster=cluster,
+            workdir=Path.cwd(),
+        )
+
+
+def _slurm_options(where: Where) -> Slurm:
+    from oelm.launch.slurm import Slurm
+
+    return Slurm(**where.said())
+
+
+def runner_for(where: Where) -> Runner:
+    if where.kind == TORCHRUN:
+        from oelm.launch.torchrun import Torchrun
+
+        assert where.nproc is not None
+        return Torchrun(
+            nproc=where.nproc,
+            nnodes=where.nnodes or 1,
+            meeting=where.meeting,
+            interface=where.interface or "lo",
+        )
+    assert where.kind == LOCAL
+    from oelm.launch.workers import Workers, visible_gpus
+
+    number = where.workers or max(1, len(visible_gpus()))
+    return in_this_process if number == 1 else Workers(number=number)

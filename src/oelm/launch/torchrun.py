@@ -1,0 +1,105 @@
+"""Torchrun: one cell over several processes, on this machine or, with an agent on each, on several.
+
+The processes find each other through a file in the folder of the cell, which all of them see anyway; so nothing of
+torchrun's listens on a socket. What they tell each other goes over the given interface, loopback by default.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oelm.errors import LaunchError, Stopped
+from oelm.launch.compare import Begun, Waiting
+from oelm.launch.workers import Child, cell_command, tell
+from oelm.records.standing import standing_of
+from oelm.study.plan import Cell
+from oelm.train.ranks import STORE
+from oelm.train.watch import Watch
+
+_LOOK = 0.25  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Torchrun:
+    """Runs one cell after the other, each over `nproc` processes on `nnodes` machines."""
+
+    nproc: int
+    nnodes: int = 1
+    meeting: str | None = None
+    """With several machines: a name that the agents of one launch share."""
+    interface: str = "lo"
+
+    def __post_init__(self) -> None:
+        if self.nproc < 1 or self.nnodes < 1:
+            raise LaunchError("a cell needs at least one process", hint="--nproc 2")
+        if self.nnodes > 1 and self.meeting is None:
+            raise LaunchError(
+                f"{self.nnodes} agents need a name to meet by", hint="the same --meeting NAME for each of them"
+            )
+
+    def __call__(self, begun: Begun, some: Sequence[Cell], watch: Watch) -> None:
+        from oelm.train.signals import listening
+
+        # Agents of one launch go through the same cells at the same time: what is held is held by one of them.
+        together = self.nnodes > 1
+        waiting = Waiting(begun, begun.missing(some), watch, even_held=together)
+        total = len(waiting)
+        with listening() as stop:
+            stop.at_once = False
+            while waiting and stop.signal is None:
+                cell = waiting.next()
+                if cell is None:
+                    time.sleep(_LOOK)
+                    continue
+                child, asked = self._start(begun, cell), False
+                while child.process.poll() is None:
+                    if stop.signal is not None and not asked:
+                        asked = True
+                        child.process.send_signal(signal.SIGTERM)  # torchrun passes it on to all
+                    standing = standing_of(begun.folder / cell.folder, study=begun.study.name, cell=str(cell))
+                    watch.shows([standing], done=total - len(waiting) - 1, of=total)
+                    time.sleep(_LOOK)
+                tell(begun, child, watch)  # by the record: processes may fall over at their exit, with all work done
+        if stop.signal is not None:
+            raise Stopped("stopped; the cell that ran has written its checkpoint", signal=stop.signal)
+
+    def _start(self, begun: Begun, cell: Cell) -> Child:
+        folder = begun.folder / cell.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        meeting = self.meeting or secrets.token_hex(4)
+        store = (folder / f".store-{meeting}").absolute()
+        told = tempfile.TemporaryFile()  # noqa: SIM115
+        process = subprocess.Popen(
+            [*self.command(store=str(store), meeting=meeting), *cell_command(begun.file, str(cell), out=begun.out)[1:]],
+            env={**os.environ, **self.environment(str(store))},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=told,
+            start_new_session=True,
+        )
+        return Child(cell=cell, process=process, told=told)
+
+    def command(self, *, store: str, meeting: str) -> list[str]:
+        words = [sys.executable, "-m", "torch.distributed.run"]
+        words += [f"--nnodes={self.nnodes}", f"--nproc-per-node={self.nproc}", "--max-restarts=0"]
+        words += ["--rdzv-backend=c10d", f"--rdzv-endpoint={store}.agents", "--rdzv-conf=store_type=file"]
+        words += ["--local-addr=127.0.0.1"] if self.interface == "lo" else []
+        return [*words, f"--rdzv-id={meeting}"]
+
+    def environment(self, store: str) -> dict[str, str]:
+        threads = max(1, len(os.sched_getaffinity(0)) // self.nproc)
+        return {
+            STORE: store,
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # it would listen on every interface
+            "GLOO_SOCKET_IFNAME": self.interface,
+            "NCCL_SOCKET_IFNAME": self.interface,
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
+        }

@@ -1,0 +1,140 @@
+"""Workers: several cells at once on this machine, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from oelm.errors import LaunchError, Stopped
+from oelm.launch.compare import Begun, Waiting, is_to_stop
+from oelm.records.standing import Standing, standing_of, status_of
+from oelm.records.store import FINISHED
+from oelm.study.plan import Cell
+from oelm.train.watch import Watch
+
+_LOOK = 0.25  # seconds
+_SHOWN = 3  # last lines of a process that ended without a record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    """A process that runs a cell."""
+
+    cell: Cell
+    process: subprocess.Popen[bytes]
+    told: IO[bytes]
+    """What it wrote to its standard error."""
+
+    def last_words(self) -> str:
+        self.told.seek(0)
+        lines = self.told.read().decode(errors="replace").strip().splitlines()
+        return " ".join(line.strip() for line in lines[-_SHOWN:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """Runs so many cells at once: with GPUs each has one to itself, without them each has its share of the cores."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number < 1:
+            raise LaunchError(f"{self.number} workers cannot run anything", hint="--workers 2")
+
+    def __call__(self, begun: Begun, some: Sequence[Cell], watch: Watch) -> None:
+        from oelm.train.signals import listening
+
+        waiting, running = Waiting(begun, begun.missing(some), watch), dict[int, Child]()
+        total = len(waiting)
+        with listening() as stop:
+            stop.at_once = False
+            asked = False
+            try:
+                while waiting or running:
+                    for slot in range(self.number):
+                        if slot not in running and (cell := waiting.next()) is not None:
+                            running[slot] = self._start(begun, cell, slot)
+                    if stop.signal is not None and not asked:
+                        asked = True
+                        waiting.clear()
+                        _ask(running, stop.signal)
+                    for slot, child in list(running.items()):
+                        if child.process.poll() is not None:
+                            del running[slot]
+                            tell(begun, child, watch)
+                    watch.shows(
+                        [_standing(begun, child) for child in running.values()],
+                        done=total - len(waiting) - len(running),
+                        of=total,
+                    )
+                    time.sleep(_LOOK)
+            except BaseException:
+                _ask(running, signal.SIGTERM)
+                raise
+        if stop.signal is not None:
+            raise Stopped("stopped; the cells that ran have written their checkpoints", signal=stop.signal)
+
+    def _start(self, begun: Begun, cell: Cell, slot: int) -> Child:
+        told = tempfile.TemporaryFile()  # noqa: SIM115
+        process = subprocess.Popen(
+            cell_command(begun.file, str(cell), out=begun.out),
+            env={**os.environ, **self.share(slot)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=told,
+            start_new_session=True,  # a Ctrl-C is for us, and we pass it on once
+        )
+        return Child(cell=cell, process=process, told=told)
+
+    def share(self, slot: int) -> dict[str, str]:
+        """What the process in a slot has of the machine, by its environment."""
+        gpus = visible_gpus()
+        if gpus:
+            return {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]}
+        return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // self.number))}
+
+
+def cell_command(study: Path, cell: str, *, out: Path) -> list[str]:
+    """What runs a cell, here or anywhere."""
+    return [sys.executable, "-m", "oelm", "train", str(study), "--cell", cell, "--out", str(out)]
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, by the names that a child is given one by."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not torch.cuda.is_available():
+        return []
+    return named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
+
+
+def _standing(begun: Begun, child: Child) -> Standing:
+    return standing_of(begun.folder / child.cell.folder, study=begun.study.name, cell=str(child.cell))
+
+
+def _ask(running: dict[int, Child], number: int) -> None:
+    for child in running.values():
+        child.process.send_signal(number)
+
+
+def tell(begun: Begun, child: Child, watch: Watch) -> None:
+    """What became of a cell: its record says it, or nothing does."""
+    folder = begun.folder / child.cell.folder
+    status = status_of(folder)
+    if status in (*FINISHED, "failed"):
+        watch.ends(child.cell, status=status)
+    elif is_to_stop(folder):
+        watch.says(f"{child.cell} was asked to stop, and has; the others go on")
+    else:
+        code = child.process.returncode
+        ended = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        watch.says(f"{child.cell} {ended} and has no record: {child.last_words() or 'it said nothing'}")

@@ -1,0 +1,182 @@
+"""One cell over several processes: the same result as over one, with less said between them where Q/K are frozen."""
+
+import contextlib
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pyarrow import parquet
+
+import oelm
+import tiny_study
+from oelm.errors import LaunchError
+from oelm.launch.torchrun import Torchrun
+from running import environment, run, start, steps_of, until, weights_of
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def env(tmp_path):
+    return environment(tmp_path)
+
+
+def make(folder: Path, **recipe) -> Path:
+    """Without dropout, of which every process draws its own; batches do not divide, and one has a single example."""
+    recipe = {"batch": {"size": 7, "accumulate": 2}, "checkpoint": {"every": 8}, **recipe}
+    content = tiny_study.study(tiny_study.write_data(folder / "data", train=146), **recipe)
+    content["recipe"]["model"]["dropout"] = 0.0
+    content["seeds"] = [0]
+    return tiny_study.write_study(folder, content)
+
+
+def check_same(one: Path, two: Path) -> None:
+    """Up to the order in which numbers are added."""
+    records = [oelm.read_record(folder) for folder in (one, two)]
+    assert [record.status for record in records] == ["done", "done"], records[1].error
+    assert records[0].start["batches"] == records[1].start["batches"]
+    assert records[0].start["weights"] == records[1].start["weights"]
+    for mine, other in zip(steps_of(one), steps_of(two), strict=True):
+        assert mine["step"] == other["step"]
+        assert mine["loss"] == pytest.approx(other["loss"], rel=2e-4)
+        assert mine["grad_norm"] == pytest.approx(other["grad_norm"], rel=2e-3)
+    for mine, other in zip(records[0].evaluations, records[1].evaluations, strict=True):
+        assert mine == pytest.approx(other, rel=1e-3)
+    tables = [parquet.read_table(folder / "predictions.parquet").to_pydict() for folder in (one, two)]
+    assert tables[0]["row"] == tables[1]["row"], "all examples, each once"
+    assert np.allclose(tables[0]["loss"], tables[1]["loss"], rtol=1e-3, atol=1e-4)
+    weights = [weights_of(folder) for folder in (one, two)]
+    for name, mine in weights[0].items():
+        assert torch.allclose(mine, weights[1][name], rtol=1e-3, atol=2e-5), name
+
+
+def test_two_processes_do_what_one_does(tmp_path, env):
+    study = make(tmp_path)
+    one = run("compare", study, "--out", "one", env=env, cwd=tmp_path)
+    assert one.returncode == 0, one.stderr
+    two = run("compare", study, "--out", "two", "--on", "torchrun", "--nproc", 2, env=env, cwd=tmp_path)
+    assert two.returncode == 0, two.stderr
+    for arm in ("baseline", "oelm-freeze"):
+        check_same(*(tmp_path / out / "tiny" / arm / "seed-0" for out in ("one", "two")))
+    told = {arm: oelm.read_record(tmp_path / f"two/tiny/{arm}/seed-0") for arm in ("baseline", "oelm-freeze")}
+    said = {arm: record.provenance["processes"] for arm, record in told.items()}
+    assert {one["number"] for one in said.values()} == {2}
+    frozen = told["oelm-freeze"].counts["frozen"] * 4
+    assert said["baseline"]["spared_bytes"] == 0
+    assert said["oelm-freeze"]["spared_bytes"] == frozen > 0
+    assert said["baseline"]["reduced_bytes"] == told["baseline"].counts["trainable"] * 4
+    assert said["oelm-freeze"]["reduced_bytes"] == said["baseline"]["reduced_bytes"] - frozen
+    assert not list((tmp_path / "two").rglob(".store*")), "the file by which they met is gone"
+
+
+def test_a_language_model_that_gives_layers_back(tmp_path, env):
+    """What begins to learn in the middle is added up from then on."""
+    text = tmp_path / "text.txt"
+    text.write_text("<|endoftext|>".join(words for words, _ in tiny_study.texts(400, seed=3)))
+    content = tiny_study.study(tmp_path)
+    content["recipe"] |= {
+        "model": {"name": "oelm-gpt", "preset": "mini-128", "dropout": 0.0},
+        "data": {
+            "task": "text",
+            "path": str(text),
+            "max_length": 16,
+            "select": 40,
+            "tokenizer": {"train": "bpe", "vocab": 300},
+        },
+        "batch": {"size": 5},
+    }
+    content["arms"] = {
+        "baseline": {"init": "keep", "freeze": "none"},
+        "given-back": {"init": "orthogonal", "freeze": "qk", "unfreeze": {"start": 0.4, "end": 0.6}},
+    }
+    content["compare"] = {"against": "baseline", "primary": {"metric": "perplexity", "better": "lower"}}
+    content["seeds"] = [0]
+    study = tiny_study.write_study(tmp_path, content)
+    words = ["compare", study, "--arms", "given-back"]
+    for out, more in (("one", []), ("two", ["--on", "torchrun", "--nproc", 2])):
+        done = run(*words, "--out", out, *more, env=env, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    check_same(*(tmp_path / out / "tiny" / "given-back" / "seed-0" for out in ("one", "two")))
+
+
+def listeners() -> set[tuple[str, str]]:
+    """(address, port) of everything that listens on a socket, in hexadecimal."""
+    found = set()
+    for name in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+                address, state = line.split()[1], line.split()[3]
+                if state == "0A":
+                    found.add(tuple(address.split(":")))
+    return found
+
+
+def is_loopback(address: str) -> bool:
+    return address in ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
+
+
+def test_two_agents_stop_go_on_and_listen_on_loopback_alone(tmp_path, env):
+    study = make(tmp_path, budget={"steps": 60}, evaluate={"every": 30}, checkpoint={"every": 60})
+    whole = run("compare", study, "--out", "one", "--arms", "oelm-freeze", env=env, cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    cell = tmp_path / "two" / "tiny" / "oelm-freeze" / "seed-0"
+
+    def agents(meeting: str):
+        words = ["compare", study, "--out", "two", "--arms", "oelm-freeze", "--on", "torchrun", "--nproc", 1]
+        return [start(*words, "--nnodes", 2, "--meeting", meeting, env=env, cwd=tmp_path) for _ in range(2)]
+
+    before, seen, over = listeners(), set(), threading.Event()
+
+    def look():
+        while not over.wait(0.05):
+            seen.update(listeners() - before)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    first = agents("first")
+    until(lambda: len(steps_of(cell)) >= 10, what="ten steps")
+    for agent in first:
+        agent.send_signal(signal.SIGTERM)
+    for agent in first:
+        _, said = agent.communicate(timeout=120)
+        assert agent.returncode == 128 + signal.SIGTERM, said
+    assert "the checkpoint is written" in (cell / "log.txt").read_text()
+    assert oelm.read_record(cell) is None
+    for agent in agents("second"):
+        _, said = agent.communicate(timeout=240)
+        assert agent.returncode == 0, said
+    over.set()
+    looking.join()
+    assert seen, "the processes talk to each other somewhere"
+    assert [place for place in seen if not is_loopback(place[0])] == []
+    check_same(tmp_path / "one" / "tiny" / "oelm-freeze" / "seed-0", cell)
+    starts = oelm.read_record(cell).provenance["starts"]
+    assert len(starts) == 2
+    assert starts[1]["step"] >= 10
+
+
+def test_a_cell_that_others_hold_is_waited_for(tmp_path, env):
+    study = make(tmp_path, budget={"steps": 400}, evaluate={"every": 400}, checkpoint={"every": 400})
+    words = ["compare", study, "--arms", "baseline"]
+    first = start(*words, env=env, cwd=tmp_path)
+    cell = tmp_path / "runs/tiny/baseline/seed-0"
+    until(lambda: steps_of(cell), what="a step")
+    second = start(*words, "--on", "torchrun", "--nproc", 2, env=env, cwd=tmp_path)
+    _, said = second.communicate(timeout=240)
+    first.communicate(timeout=240)
+    assert (first.returncode, second.returncode) == (0, 0), said
+    assert "waiting for what others work on: baseline/seed-0 (process" in said
+    assert len(oelm.read_record(cell).provenance["starts"]) == 1
+
+
+def test_what_is_refused():
+    with pytest.raises(LaunchError, match="at least one process"):
+        Torchrun(nproc=0)
+    with pytest.raises(LaunchError, match=r"(?s)2 agents need a name to meet by.*--meeting"):
+        Torchrun(nproc=1, nnodes=2)
+    words = Torchrun(nproc=2).command(store="/a b/c", meeting="m")
+    assert "--rdzv-endpoint=/a b/c.agents" in words, "one word, whatever is in it"
+    assert Torchrun(nproc=2).environment("/a")["GLOO_SOCKET_IFNAME"] == "lo"

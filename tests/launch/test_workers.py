@@ -1,0 +1,145 @@
+"""Several cells at once on one machine, and the commands that ask about them, stop them and have them go on."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import tiny_study
+from oelm.errors import LaunchError
+from oelm.launch.where import Where
+from oelm.launch.workers import Workers
+from oelm.records.lease import holder_of
+from oelm.records.standing import status_of
+from running import bits_of, environment, run, start, steps_of, until
+
+CELLS = [f"{arm}/seed-{seed}" for arm in ("baseline", "oelm-freeze") for seed in (0, 1)]
+
+
+@pytest.fixture
+def env(tmp_path):
+    return environment(tmp_path)
+
+
+def states(env, cwd: Path, *words) -> dict[str, str]:
+    told = run("status", *words, "--json", env=env, cwd=cwd)
+    assert told.returncode == 0, told.stderr
+    return {row["cell"]: row["state"] for row in json.loads(told.stdout)}
+
+
+@pytest.mark.slow
+def test_two_at_once_give_the_same_bits_as_one_after_the_other(tmp_path, env):
+    study = tiny_study.make(tmp_path)
+    one = run("compare", study, "--out", "one", env=env, cwd=tmp_path)
+    assert one.returncode == 0, one.stderr
+    two = run("compare", study, "--out", "two", "--workers", 2, env=env, cwd=tmp_path)
+    assert two.returncode == 0, two.stderr
+    assert "oelm-freeze - baseline, by seed" in two.stdout
+    for cell in CELLS:
+        assert bits_of(tmp_path / "one" / "tiny" / cell) == bits_of(tmp_path / "two" / "tiny" / cell)
+    for cell in CELLS:
+        assert f"{cell}: done" in two.stderr
+    log = run("logs", "baseline/seed-0", "--runs", "two", env=env, cwd=tmp_path)
+    assert "select accuracy" in log.stdout
+    assert set(states(env, tmp_path, "two").values()) == {"done"}
+
+
+@pytest.mark.slow
+def test_a_cell_that_is_killed_does_not_stop_the_others_and_goes_on_later(tmp_path, env):
+    study = tiny_study.make(tmp_path, budget={"steps": 120}, evaluate={"every": 60}, checkpoint={"every": 20})
+    victim = tmp_path / "runs/tiny/baseline/seed-0"
+    compared = start("compare", study, "--workers", 2, env=env, cwd=tmp_path)
+    until(lambda: len(steps_of(victim)) >= 20, what="twenty steps")
+    os.kill(holder_of(victim).pid, signal.SIGKILL)
+    _, said = compared.communicate(timeout=300)
+    assert compared.returncode == 1, said
+    assert "baseline/seed-0 was ended by signal 9 and has no record" in said
+    assert status_of(victim) == "stopped"
+    assert [status_of(tmp_path / "runs/tiny" / cell) for cell in CELLS[1:]] == ["done"] * 3
+    again = run("resume", "runs", env=env, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "goes on from step 20" in (victim / "log.txt").read_text()
+    assert len(steps_of(victim)) == 120
+
+
+@pytest.mark.slow
+def test_stop_one_stop_all_and_resume(tmp_path, env):
+    study = tiny_study.make(tmp_path, budget={"steps": 3000}, evaluate={"every": 3000}, checkpoint={"every": 3000})
+    runs = tmp_path / "runs" / "tiny"
+    compared = start("compare", study, "--workers", 2, env=env, cwd=tmp_path)
+    until(lambda: steps_of(runs / CELLS[0]) and steps_of(runs / CELLS[2]), what="two cells that run")
+    shown = {row["cell"]: row for row in json.loads(run("status", "--json", env=env, cwd=tmp_path).stdout)}
+    assert shown[CELLS[0]]["state"] == "running"
+    assert shown[CELLS[0]]["eta"] > 0
+    assert shown[CELLS[0]]["loss"] > 0
+    assert shown[CELLS[1]]["state"] == "waiting"
+    stopped = run("stop", CELLS[0], env=env, cwd=tmp_path)
+    assert stopped.returncode == 0, stopped.stderr
+    assert status_of(runs / CELLS[0]) == "stopped"
+    until(lambda: steps_of(runs / CELLS[1]) or steps_of(runs / CELLS[3]), what="the next cell")
+    assert compared.poll() is None, "the others go on"
+    assert run("stop", "all", env=env, cwd=tmp_path).returncode == 0
+    _, said = compared.communicate(timeout=60)
+    assert "was asked to stop, and has" in said
+    after = states(env, tmp_path)
+    assert "running" not in after.values()
+    held = run("train", runs / "study.json", "--cell", CELLS[0], env=env, cwd=tmp_path)
+    assert held.returncode == 2
+    assert "was asked to stop" in held.stderr
+    resumed = start("resume", env=env, cwd=tmp_path)
+    before = len(steps_of(runs / CELLS[0]))
+    until(lambda: len(steps_of(runs / CELLS[0])) > before, what="more steps")
+    resumed.send_signal(signal.SIGTERM)
+    _, said = resumed.communicate(timeout=60)
+    assert resumed.returncode == 128 + signal.SIGTERM
+    assert "have written their checkpoints" in said
+    assert "Traceback" not in said
+    assert "running" not in states(env, tmp_path).values()
+
+
+def test_each_has_a_gpu_or_its_share_of_the_cores(monkeypatch):
+    monkeypatch.setattr("oelm.launch.workers.visible_gpus", lambda: ["3", "5"])
+    given = [Workers(number=3).share(slot) for slot in range(3)]
+    assert given == [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("3", "5", "3")]
+    monkeypatch.setattr("oelm.launch.workers.visible_gpus", list)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert Workers(number=3).share(2) == {"OMP_NUM_THREADS": "2"}
+    assert Workers(number=20).share(7) == {"OMP_NUM_THREADS": "1"}
+
+
+def test_places_and_their_options():
+    with pytest.raises(LaunchError, match="'slrum' is no place to run at; did you mean 'slurm'"):
+        Where(on="slrum")
+    with pytest.raises(LaunchError, match=r"(?s)--nproc 2 does not go with --on slurm.*torchrun"):
+        Where(on="slurm", nproc=2)
+    with pytest.raises(LaunchError, match="--array-limit 2 does not go with --on local"):
+        Where(array_limit=2)
+    with pytest.raises(LaunchError, match="needs the number of processes"):
+        Where(on="torchrun")
+    with pytest.raises(LaunchError, match="0 workers"):
+        Workers(number=0)
+    assert Where(on="ssh://a@b/c", workers=3).said() == {"workers": 3}
+
+
+def test_bad_words(tmp_path, env):
+    study = tiny_study.make(tmp_path)
+    for words, text in (
+        (["compare", study, "--on", "slrum"], "did you mean 'slurm'"),
+        (["compare", study, "--dry-run"], "--dry-run does not go with --on local"),
+        (["compare", study, "--on", "slurm", "--sbatch", "mem"], "is no option with a value"),
+        (["compare", study, "--workers", 0], "0 workers"),
+        (["train", study], "which cell is it?"),
+        (["train", study, "--cell", "baselin/seed-0"], "did you mean 'baseline/seed-0'"),
+        (["train", study, "--cell", "../../x"], "the study has no cell '../../x'"),
+        (["logs", "baseline/seed-0"], "there is no folder runs"),
+        (["stop", "all"], "there is no folder runs"),
+        (["resume", "data"], "nothing was started below data"),
+        (["fetch", "data"], "nothing below data was started over ssh"),
+    ):
+        done = run(*words, env=env, cwd=tmp_path)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert text in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists(), "nothing was begun"
