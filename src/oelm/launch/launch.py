@@ -36,12 +36,10 @@ class Launch:
 
     def here(self, watch: Watch) -> Results:
         """Run it, and wait for it: on this machine, in one process or in several."""
-        job = self.job()
+        runner, job = runner_for(self.where), self.job()
         if job.cells:
             keep_job(self.out / self.study.name, job)
-        return compare(
-            self.study, out=self.out, arms=self.arms, seeds=self.seeds, watch=watch, runner=runner_for(self.where)
-        )
+        return compare(self.study, out=self.out, arms=self.arms, seeds=self.seeds, watch=watch, runner=runner)
 
     def elsewhere(self, told: Callable[[str], None]) -> Job:
         """Have it run, and do not wait for it. `told` hears of what is done for it."""
@@ -123,5 +121,5 @@ def runner_for(where: Where) -> Runner:
     assert where.kind == LOCAL
     from oelm.launch.workers import Workers, visible_gpus
 
-    number = where.workers or max(1, len(visible_gpus()))
+    number = max(1, len(visible_gpus())) if where.workers is None else where.workers
     return in_this_process if number == 1 else Workers(number=number)

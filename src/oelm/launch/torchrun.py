@@ -68,6 +68,9 @@ class Torchrun:
                     watch.shows([standing], done=total - len(waiting) - 1, of=total)
                     time.sleep(_LOOK)
                 tell(begun, child, watch)  # by the record: processes may fall over at their exit, with all work done
+                if not together:  # elsewhere others may still look at them; they go with the next lease
+                    for file in (begun.folder / cell.folder).glob(".store-*"):
+                        file.unlink(missing_ok=True)
         if stop.signal is not None:
             raise Stopped("stopped; the cell that ran has written its checkpoint", signal=stop.signal)
 

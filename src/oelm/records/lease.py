@@ -216,8 +216,8 @@ def _tidy(place: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what processes that were killed while they took the cell have left."""
-    for rest in (*folder.glob(f".{_LEASE}-*"), *folder.glob(".now-*")):
+    """Remove what processes that were killed while they took the cell, or met there, have left."""
+    for rest in (*folder.glob(f".{_LEASE}-*"), *folder.glob(".now-*"), *folder.glob(".store-*")):
         with contextlib.suppress(OSError):
             if _now(folder) - rest.stat().st_mtime > LASTS:
                 shutil.rmtree(rest) if rest.is_dir() else rest.unlink()
