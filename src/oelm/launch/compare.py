@@ -9,6 +9,7 @@ from pathlib import Path
 
 from oelm.analysis.results import AllLeftOut, LeftOut, Results, read_results
 from oelm.errors import CellError, OelmError, Stopped, StudyError, did_you_mean
+from oelm.launch.jobs import Job, keep_job
 from oelm.launch.tuning import best_point
 from oelm.records.lease import STOP, holder_of
 from oelm.records.record import Record, read_record
@@ -24,7 +25,7 @@ _LOOK = 0.5  # seconds between two looks at cells that others work on
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """A study that is about to run: it was checked, and lies in its folder."""
+    """A study that is about to run."""
 
     study: Study
     part: Study
@@ -53,10 +54,10 @@ Runner = Callable[[Begun, Sequence[Cell], Watch], None]
 """Brings cells as far as they come, and says of those that do not come to their end why."""
 
 
-def begin(
+def looked_at(
     study: Study, *, out: str | Path = RUNS, arms: list[str] | None = None, seeds: list[int] | None = None
 ) -> Begun:
-    """Check that what is there belongs to the study, and put the study there. Cells that were stopped may run again."""
+    """What there is to run. That what is there belongs to the study is checked, and nothing is written."""
     from oelm.train.checks import check_makings
 
     begun = Begun(study=study, part=restricted(study, arms=_known(arms, study), seeds=seeds), out=Path(out))
@@ -65,14 +66,18 @@ def begin(
     if study.tune is None:
         for cell in cells(begun.part):
             check_makings(resolve(study, cell), begun.folder)
+    return begun
+
+
+def begin(begun: Begun) -> None:
+    """Put the study there. Cells that were stopped may run again."""
     with writing(begun.folder):
         begun.folder.mkdir(parents=True, exist_ok=True)
-    write_json(begun.file, study.to_dict())
+    write_json(begun.file, begun.study.to_dict())
     for stage in begun.stages:
         for cell in stage:
             with writing(begun.folder / cell.folder):
                 (begun.folder / cell.folder / STOP).unlink(missing_ok=True)
-    return begun
 
 
 def compare(
@@ -83,16 +88,22 @@ def compare(
     seeds: list[int] | None = None,
     watch: Watch | None = None,
     runner: Runner | None = None,
+    job: Job | None = None,
 ) -> Results:
-    """Run what is missing of a study, first its tuning, if it has one, then its cells; and read all of it."""
+    """Run what is missing of a study, first its tuning, if it has one, then its cells; and read all of it.
+
+    `job` is what to keep of how it was asked for, for `oelm resume`.
+    """
     from oelm.train.checks import check_arms
 
     watch, runner = watch or Watch(), runner or in_this_process
-    part = restricted(study, arms=_known(arms, study), seeds=seeds)
-    begun = begin(study, out=out, arms=arms, seeds=seeds)
-    ran = bool(begun.stages)
+    begun = looked_at(study, out=out, arms=arms, seeds=seeds)
+    part, ran = begun.part, bool(begun.stages)
     if ran:
         check_arms([resolve(study, Cell(arm=arm, seed=part.seeds[0])) for arm in part.arms], watch=watch)
+    begin(begun)
+    if job is not None and job.cells:
+        keep_job(begun.folder, job)
     runner(begun, tuning_cells(part), watch)
     tuned, untuned = {}, []
     for arm in part.arms if study.tune else ():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from oelm.analysis.results import Results
 from oelm.errors import LaunchError
-from oelm.launch.compare import Runner, begin, compare, in_this_process
+from oelm.launch.compare import Begun, Runner, begin, compare, in_this_process, looked_at
 from oelm.launch.jobs import Job, keep_job
 from oelm.launch.where import LOCAL, SLURM, TORCHRUN, Where
 from oelm.study.study import Study
@@ -27,29 +27,30 @@ class Launch:
     arms: list[str] | None = None
     seeds: list[int] | None = None
 
+    def begun(self) -> Begun:
+        return looked_at(self.study, out=self.out, arms=self.arms, seeds=self.seeds)
+
     def job(self) -> Job:
         """What is kept of it."""
-        begun = begin(self.study, out=self.out, arms=self.arms, seeds=self.seeds)
-        names = tuple(str(cell) for stage in begun.stages for cell in stage)
+        names = tuple(str(cell) for stage in self.begun().stages for cell in stage)
         options = {"where": self.where.to_dict(), "arms": self.arms, "seeds": self.seeds}
         return Job(on=self.where.on, cells=names, options=options)
 
     def here(self, watch: Watch) -> Results:
         """Run it, and wait for it: on this machine, in one process or in several."""
         runner, job = runner_for(self.where), self.job()
-        if job.cells:
-            keep_job(self.out / self.study.name, job)
-        return compare(self.study, out=self.out, arms=self.arms, seeds=self.seeds, watch=watch, runner=runner)
+        return compare(self.study, out=self.out, arms=self.arms, seeds=self.seeds, watch=watch, runner=runner, job=job)
 
     def elsewhere(self, told: Callable[[str], None]) -> Job:
         """Have it run, and do not wait for it. `told` hears of what is done for it."""
         from oelm.launch.cluster import load_cluster
 
-        begun = begin(self.study, out=self.out, arms=self.arms, seeds=self.seeds)
+        begun = self.begun()
         stages = [[str(cell) for cell in stage] for stage in begun.stages]
         if not stages:
             raise LaunchError(f"nothing is missing of {begun.folder}", hint=f"oelm report {begun.folder}")
         kept, cluster = self.job(), load_cluster()
+        begin(begun)
         if self.where.kind == SLURM:
             from oelm.launch import slurm
 
@@ -88,7 +89,7 @@ class Launch:
         from oelm.launch import slurm
         from oelm.launch.cluster import load_cluster
 
-        begun, cluster = begin(self.study, out=self.out, arms=self.arms, seeds=self.seeds), load_cluster()
+        begun, cluster = self.begun(), load_cluster()
         return slurm.rendered(
             study_name=self.study.name,
             stages=[[str(cell) for cell in stage] for stage in begun.stages],

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 from oelm.errors import LaunchError, Stopped
 from oelm.launch.compare import Begun, Waiting
-from oelm.launch.workers import Child, cell_command, tell
-from oelm.records.standing import standing_of
+from oelm.launch.workers import Child, cell_command, standing, tell
 from oelm.study.plan import Cell
 from oelm.train.ranks import STORE
+from oelm.train.signals import Stop, listening
 from oelm.train.watch import Watch
 
 _LOOK = 0.25  # seconds
@@ -46,8 +46,6 @@ class Torchrun:
             )
 
     def __call__(self, begun: Begun, some: Sequence[Cell], watch: Watch) -> None:
-        from oelm.train.signals import listening
-
         # Agents of one launch go through the same cells at the same time: what is held is held by one of them.
         together = self.nnodes > 1
         waiting = Waiting(begun, begun.missing(some), watch, even_held=together)
@@ -59,14 +57,8 @@ class Torchrun:
                 if cell is None:
                     time.sleep(_LOOK)
                     continue
-                child, asked = self._start(begun, cell), False
-                while child.process.poll() is None:
-                    if stop.signal is not None and not asked:
-                        asked = True
-                        child.process.send_signal(signal.SIGTERM)  # torchrun passes it on to all
-                    standing = standing_of(begun.folder / cell.folder, study=begun.study.name, cell=str(cell))
-                    watch.shows([standing], done=total - len(waiting) - 1, of=total)
-                    time.sleep(_LOOK)
+                child = self._start(begun, cell)
+                _follow(begun, child, stop, watch, done=total - len(waiting) - 1, of=total)
                 tell(begun, child, watch)  # by the record: processes may fall over at their exit, with all work done
                 if not together:  # elsewhere others may still look at them; they go with the next lease
                     for file in (begun.folder / cell.folder).glob(".store-*"):
@@ -106,3 +98,14 @@ class Torchrun:
             "NCCL_SOCKET_IFNAME": self.interface,
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         }
+
+
+def _follow(begun: Begun, child: Child, stop: Stop, watch: Watch, *, done: int, of: int) -> None:
+    """Until the processes have ended, by themselves or because they were asked to."""
+    asked = False
+    while child.process.poll() is None:
+        if stop.signal is not None and not asked:
+            asked = True
+            child.process.send_signal(signal.SIGTERM)  # torchrun passes it on to all
+        watch.shows([standing(begun, child)], done=done, of=of)
+        time.sleep(_LOOK)

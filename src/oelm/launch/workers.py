@@ -18,6 +18,7 @@ from oelm.launch.compare import Begun, Waiting, is_to_stop
 from oelm.records.standing import Standing, standing_of, status_of
 from oelm.records.store import FINISHED
 from oelm.study.plan import Cell
+from oelm.train.signals import listening
 from oelm.train.watch import Watch
 
 _LOOK = 0.25  # seconds
@@ -50,8 +51,6 @@ class Workers:
             raise LaunchError(f"{self.number} workers cannot run anything", hint="--workers 2")
 
     def __call__(self, begun: Begun, some: Sequence[Cell], watch: Watch) -> None:
-        from oelm.train.signals import listening
-
         waiting, running = Waiting(begun, begun.missing(some), watch), dict[int, Child]()
         total = len(waiting)
         with listening() as stop:
@@ -71,7 +70,7 @@ class Workers:
                             del running[slot]
                             tell(begun, child, watch)
                     watch.shows(
-                        [_standing(begun, child) for child in running.values()],
+                        [standing(begun, child) for child in running.values()],
                         done=total - len(waiting) - len(running),
                         of=total,
                     )
@@ -117,7 +116,7 @@ def visible_gpus() -> list[str]:
     return named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
 
 
-def _standing(begun: Begun, child: Child) -> Standing:
+def standing(begun: Begun, child: Child) -> Standing:
     return standing_of(begun.folder / child.cell.folder, study=begun.study.name, cell=str(child.cell))
 
 

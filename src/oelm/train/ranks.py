@@ -87,16 +87,14 @@ def joined() -> Iterator[Ranks]:
     """The processes that were started together with this one; they part at the end."""
     number = int(os.environ.get("WORLD_SIZE", "1"))
     if number == 1:
-        yield Ranks()
+        yield ALONE
         return
     store = os.environ.get(STORE)
-    on_gpus = torch.accelerator.is_available()
-    if on_gpus:
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if device is not None:
         torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(
-        torch.distributed.get_default_backend_for_device(torch.accelerator.current_accelerator())
-        if on_gpus
-        else "gloo",
+        "gloo" if device is None else dist.get_default_backend_for_device(device),
         init_method="env://" if store is None else f"file://{store}",
         rank=int(os.environ["RANK"]),
         world_size=number,
@@ -113,13 +111,13 @@ def spare_frozen(module: nn.Module) -> None:
     """Have DDP neither copy to the other processes nor add up what does not learn: each has drawn the same."""
     names = [name for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad]
     names += [name for name, _ in module.named_buffers(remove_duplicate=False)]
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)  # type: ignore[no-untyped-call]
 
 
 def traffic(runner: nn.Module) -> dict[str, int]:
     """Bytes that DDP adds up over the processes in a step, as it has counted them, and what freezing spares."""
     assert isinstance(runner, DistributedDataParallel)
-    told = runner._get_ddp_logging_data()
+    told = runner._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     sizes = str(told.get("rebuilt_bucket_sizes") or told["bucket_sizes"])  # it arranges them anew after the first step
     frozen = [p for p in runner.parameters() if not p.requires_grad]
     return {
