@@ -18,6 +18,7 @@ quickstart: $(READY) ## compare five treatments of a small pretrained model, two
 
 test: lint ## everything: lint, formatting, types, all tests
 	@sh tests/install_browser.sh
+	@sh tests/cluster/install.sh
 	$(BIN)/pytest -n 2 --dist worksteal
 
 check: lint ## the quick loop: lint, types, fast tests

@@ -1,0 +1,198 @@
+"""Cells on a real Slurm with two nodes: whatever happens to a task, its cell comes to the same bits."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import oelm
+import tiny_study
+from cluster.real_slurm import real_slurm, wait_for, why_not
+from oelm.errors import LaunchError
+from oelm.launch.cluster import Cluster
+from oelm.launch.jobs import keep_job
+from oelm.launch.slurm import Slurm, Task, cancel, states, submit
+from oelm.launch.standings import standings
+from oelm.records.standing import status_of
+from oelm.records.store import STUDY, write_json
+from oelm.study.load import load_study
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
+CELLS = ["baseline/seed-0", "oelm-freeze/seed-0", "oelm-freeze/seed-1", "baseline/seed-1"]
+LONG = {"budget": {"steps": 300}, "evaluate": {"every": 100}, "checkpoint": {"every": 40}}
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    with real_slurm() as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in {**running.env, "OMP_NUM_THREADS": "1"}.items():
+            patch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a name that scripts must quote."""
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "100% 'my' own"
+    folder.mkdir()
+    return folder
+
+
+def launch(study: Path, *stages: list[str], cluster: Cluster | None = None, **options):
+    folder = study.parent / "runs" / "tiny"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / STUDY, load_study(study).to_dict())
+    return submit(
+        study_name="tiny",
+        stages=stages,
+        study=Path("runs/tiny/study.json"),
+        out=Path("runs"),
+        folder=Path("runs/tiny"),
+        options=Slurm(**options),
+        cluster=cluster or Cluster(),
+        workdir=study.parent,
+    )
+
+
+def finished(study: Path, *cells: str) -> bool:
+    return all(status_of(study.parent / "runs" / "tiny" / cell) == "done" for cell in cells)
+
+
+def output(study: Path) -> str:
+    files = sorted((study.parent / "runs" / "tiny" / "slurm").glob("*.out"))
+    return "\n".join(f"== {file.name}\n{file.read_text()}" for file in files)
+
+
+def steps(study: Path, cell: str) -> int:
+    file = study.parent / "runs" / "tiny" / cell / "steps.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def bits(folder: Path):
+    """What a cell came to: its report, the loss of every step, and its weights, byte by byte."""
+    losses = [json.loads(line)["loss"] for line in (folder / "steps.jsonl").read_text().splitlines()]
+    record = oelm.read_record(folder)
+    (weights,) = (folder / "model").glob("*.safetensors")
+    return record.report, record.evaluations, losses, weights.read_bytes()
+
+
+def run_here(study: Path, *cells: str) -> None:
+    for cell in cells:
+        arm, seed = cell.split("/seed-")
+        oelm.run_cell(load_study(study), arm=arm, seed=int(seed), out=study.parent / "here")
+
+
+def same_bits(study: Path, cell: str) -> bool:
+    return bits(study.parent / "runs" / "tiny" / cell) == bits(study.parent / "here" / "tiny" / cell)
+
+
+def test_an_array_of_cells_comes_to_the_same_bits_as_cells_run_here(slurm, place):
+    study = tiny_study.make(place)
+    job = launch(study, CELLS, sbatch={"comment": "two words # not one"})
+    number = job.facts[CELLS[0]].partition("_")[0]
+    assert job.facts == {cell: f"{number}_{index}" for index, cell in enumerate(CELLS)}
+    assert slurm.ask("squeue", "-h", "-j", number, "-o", "%k").splitlines()[0] == "two words # not one"
+    run_here(study, *CELLS)
+    assert wait_for(lambda: finished(study, *CELLS), seconds=180), output(study)
+    assert all(same_bits(study, cell) for cell in CELLS)
+    assert wait_for(lambda: states(job) == {cell: Task(node=states(job)[cell].node) for cell in CELLS})
+    assert {task.node for task in states(job).values()} <= {"n1", "n2"}
+    assert sorted(file.name for file in (place / "runs/tiny/slurm").iterdir()) == sorted(
+        [f"{number}.sbatch", *(f"{number}_{index}.out" for index in range(4))]
+    )
+
+
+def test_states_and_cancelling(slurm, place):
+    study = tiny_study.make(place, **{**LONG, "budget": {"steps": 100_000}})
+    job = launch(study, CELLS[:2], CELLS[2:3], array_limit=1)
+    first, second, third = CELLS[:3]
+    assert wait_for(lambda: states(job)[first].state == "running")
+    assert states(job)[first].node in ("n1", "n2")
+    assert wait_for(lambda: states(job)[second] == Task(state="queued", reason="JobArrayTaskLimit")), states(job)
+    assert states(job)[third] == Task(state="queued", reason="Dependency")
+    keep_job(place / "runs" / "tiny", job)
+    shown = {row.cell: (row.state, row.where) for row in standings(place / "runs")}
+    assert shown[second] == ("queued", "slurm (JobArrayTaskLimit)")
+    assert shown[first][0] == "running"
+    cancel(job, [second, third])
+    assert states(job)[second].state is states(job)[third].state is None
+    assert wait_for(lambda: steps(study, first) > 10, seconds=180), output(study)
+    cancel(job, [first])
+    assert wait_for(lambda: states(job)[first].state is None)
+    assert states(job)[first].reason == "CANCELLED"
+    folder = place / "runs" / "tiny" / first
+    assert status_of(folder) == "stopped"
+    assert list((folder / "checkpoints").glob("step-*")), output(study)
+    cancel(job, job.cells)  # of what has ended, nothing is said
+
+
+def test_after_a_warning_and_after_the_end_of_its_node_a_cell_goes_on_to_the_same_bits(slurm, place):
+    """One task is sent what Slurm sends before a limit. The node of the other goes dark, and it moves to another."""
+    assert wait_for(slurm.up)
+    study = tiny_study.make(place, **LONG)
+    warned, moved = CELLS[:2]
+    first = launch(study, [warned], sbatch={"nodelist": "n2"})
+    second = launch(study, [moved])
+    assert wait_for(lambda: steps(study, warned) > 50, seconds=180), output(study)
+    slurm.ask("scancel", "--signal=USR1", "--batch", first.facts[warned])
+    assert wait_for(lambda: steps(study, moved) > 50, seconds=180), output(study)
+    assert states(second)[moved] == Task(state="running", node="n1"), "it is the lighter one"
+    slurm.cut_off("n1")
+    run_here(study, warned, moved)
+    assert wait_for(lambda: finished(study, warned, moved), seconds=180), output(study) + slurm.log()
+    for cell in (warned, moved):
+        record = oelm.read_record(place / "runs" / "tiny" / cell)
+        assert len(record.provenance["starts"]) == 2, record.provenance["starts"]
+        assert same_bits(study, cell)
+    assert wait_for(lambda: {**states(first), **states(second)} == dict.fromkeys((warned, moved), Task(node="n2")))
+    slurm.start_node("n1")
+    assert wait_for(slurm.up)
+
+
+def test_a_task_is_warned_of_its_time_limit_and_requeues_itself(slurm, place):
+    """With a stand-in for oelm that ends as it does: with 138 when it is warned, and at the second start with 0."""
+    binaries = place / "venv" / "bin"
+    binaries.mkdir(parents=True)
+    (binaries / "activate").write_text('PATH="$PWD/venv/bin:$PATH"\n')
+    (binaries / "oelm").write_text(
+        """#!/bin/bash
+        echo "$(date +%s) start $*" >>starts
+        if [ "$SLURM_RESTART_COUNT" = 1 ]; then exit 0; fi
+        trap 'echo "$(date +%s) warned" >>starts; exit 138' USR1
+        while true; do sleep 0.2; done
+        """
+    )
+    (binaries / "oelm").chmod(0o755)
+    study = tiny_study.make(place)
+    job = launch(study, CELLS[:1], cluster=Cluster(venv="venv"), time="1", warn=50)
+    assert wait_for(lambda: states(job)[CELLS[0]] == Task(state="queued", reason="BeginTime"), seconds=90)
+    assert wait_for(lambda: states(job)[CELLS[0]] in (Task(node="n1"), Task(node="n2")))
+    times, told = zip(*(line.split(" ", 1) for line in (place / "starts").read_text().splitlines()), strict=True)
+    called = f"start train runs/tiny/study.json --cell {CELLS[0]} --out runs"
+    assert told == (called, "warned", called)
+    assert int(times[1]) - int(times[0]) < 60
+
+
+def test_a_partition_that_does_not_exist(slurm, place):
+    study = tiny_study.make(place)
+    with pytest.raises(LaunchError, match="Slurm took none of the cells") as caught:
+        launch(study, CELLS, partition="gpus")
+    assert "invalid partition specified: gpus" in str(caught.value)
+    assert "--partition with one of debug" in str(caught.value)
+    assert not list((place / "runs" / "tiny" / "slurm").iterdir())
+    assert not slurm.ask("squeue", "-h", "-n", "tiny", "-t", "pending,running")
+
+
+def test_nothing_listens_beyond_the_loopback_interface(slurm):
+    """`ss` would say it in a line, but is not everywhere."""
+    rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    listening = {row[9]: row[1] for row in rows if row[3] == "0A"}  # address by inode
+    found = []
+    for process in slurm.processes.values():
+        for file in Path(f"/proc/{process.pid}/fd").iterdir():
+            target = str(file.readlink()) if file.is_symlink() else ""
+            if target.startswith("socket:["):
+                found += [listening[target[8:-1]]] if target[8:-1] in listening else []
+    assert len(found) >= 3
+    assert all(address.startswith("0100007F:") for address in found), found
