@@ -27,6 +27,7 @@ from table import page
 HERE = Path(__file__).parent
 SCRIPTS = (
     "startup",
+    "launching",
     "memory",
     "report",
     "apply",

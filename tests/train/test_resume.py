@@ -94,7 +94,8 @@ def outcome(cell: Path) -> dict[str, object]:
         "audits": [audit["step"] for audit in record.audits],
         "predictions": parquet.read_table(cell / "predictions.parquet").to_pydict(),
         "model": (cell / "model" / "model.safetensors").read_bytes(),
-        "left over": sorted(path.name for path in cell.iterdir()),
+        # Who is killed before it has said who it is leaves an empty folder, which is swept up later.
+        "left over": sorted(path.name for path in cell.iterdir() if path.is_file() or any(path.rglob("*.*"))),
     }
 
 

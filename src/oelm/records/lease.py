@@ -159,7 +159,7 @@ class Lease:
             self.place.rename(aside)
             self.place.parent.rmdir()  # unless somebody has it already
         shutil.rmtree(aside, ignore_errors=True)
-        _sweep(self.folder)
+        sweep(self.folder)
 
 
 @contextmanager
@@ -215,12 +215,18 @@ def _tidy(place: Path) -> None:
             rest.unlink(missing_ok=True)
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what processes that were killed while they took the cell, or met there, have left."""
-    for rest in (*folder.glob(f".{_LEASE}-*"), *folder.glob(".now-*"), *folder.glob(".store-*")):
-        with contextlib.suppress(OSError):
-            if _now(folder) - rest.stat().st_mtime > LASTS:
+def sweep(folder: Path) -> None:
+    """Remove what processes that were killed while they took the cell, let go of it, or met there, have left."""
+    for rest in leftovers(folder):
+        with contextlib.suppress(OSError, CellError):
+            told = read_json(rest / _HOLDER) or read_json(rest / rest.name.removeprefix(f".{_LEASE}-") / _HOLDER) or {}
+            dead = told.get("machine") == _machine() and _began(int(told["pid"])) != told.get("began")
+            if dead or _now(folder) - rest.stat().st_mtime > LASTS:
                 shutil.rmtree(rest) if rest.is_dir() else rest.unlink()
+
+
+def leftovers(folder: Path) -> list[Path]:
+    return [*folder.glob(f".{_LEASE}-*"), *folder.glob(".now-*"), *folder.glob(".store-*")]
 
 
 def holder_of(folder: Path) -> Holder | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oelm.errors import AuditFailed, CellError, OelmError, Stopped
-from oelm.records.lease import Lease, holding
+from oelm.records.lease import Lease, holding, sweep
 from oelm.records.provenance import forget_peak_memory, peak_memory, provenance
 from oelm.records.record import Record, read_record, write_record
 from oelm.records.store import CHECKPOINTS, FINISHED, LOG, MAKINGS, RECORD, STEPS, read_json
@@ -46,6 +46,7 @@ def run(resolved: Resolved, *, root: Path, watch: Watch) -> Record:
         if record.status == "done" and (folder / CHECKPOINTS).exists():  # killed between its record and this
             with suppress(CellError), holding(folder) as own:
                 own.remove(folder / CHECKPOINTS)
+        sweep(folder)
         return record
     with joined() as ranks, ExitStack() as stack:
         lease, problem = None, None

@@ -45,7 +45,7 @@ def report(loop: Loop) -> dict[str, Any]:
         if keep != "none":
             made = lease.place / MODEL
             loop.applied.save_pretrained(made)
-            loop.prepared.tokenizer.backend_tokenizer.no_truncation()  # what tokenising has set, if it was done just now
+            loop.prepared.tokenizer.backend_tokenizer.no_truncation()  # tokenising has set it, if it was just now
             loop.prepared.tokenizer.save_pretrained(made)
             lease.move_in(made, MODEL)
     return reported
