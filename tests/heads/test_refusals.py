@@ -172,11 +172,15 @@ def test_sharded_parameters(tmp_path):
             oelm.apply(model, **TREATMENT)
         with pytest.raises(oelm.ModelError, match="wrapped in DistributedDataParallel"):
             oelm.apply(nn.parallel.DistributedDataParallel(BERT.model()), **TREATMENT)
+        with pytest.raises(oelm.ModelError, match="DTensor"):
+            oelm.find_heads(model)
         later = BERT.model()
         applied = oelm.apply(later, **TREATMENT)
         fully_shard(later)
-        with pytest.raises(oelm.ModelError, match=r"DTensor cannot be hashed[\s\S]*sharded"):
-            applied.audit()
+        assert applied.audit().ok, "it puts the weights together"
+        for change in (applied.unfreeze, applied.undo):
+            with pytest.raises(oelm.ModelError, match="sharded after the treatment"):
+                change()
     finally:
         dist.destroy_process_group()
 

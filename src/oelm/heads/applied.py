@@ -17,6 +17,7 @@ from oelm.heads.freeze import set_learning
 from oelm.heads.optimizer import add_to_optimizer, remove_from_optimizer
 from oelm.heads.region import Region, hashes_of
 from oelm.heads.split import Unsplit, join_
+from oelm.heads.whole import is_sharded, whole
 from oelm.treatment import Treatment, select_layers
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ class Applied:
                 why="the model was treated with keep_undo=False, or loaded as it was saved",
                 hint="load the untreated model again",
             )
+        self._in_one_piece()
         self._before.restore_(self.model, self.regions)
         self._undone = True
 
@@ -195,9 +197,19 @@ class Applied:
         if self._undone:
             raise ModelError("this treatment has been undone", hint="oelm.apply(model, ...) again")
 
+    def _in_one_piece(self) -> None:
+        for region in self.regions:
+            if is_sharded(region.parameter):
+                raise ModelError(
+                    "the model was sharded after the treatment, which fixes its weights and what learns",
+                    where=region.key,
+                    hint="change the treatment first, then shard the model",
+                )
+
     def _regions_in(self, layers: str | Sequence[int]) -> list[Region]:
         """The regions of these layers that learnt until the treatment froze them."""
         self._alive()
+        self._in_one_piece()
         chosen = set(select_layers(layers, num_layers(self.model)))
         return [region for region in self.regions if region.projection.layer in chosen and region.key in self.freezable]
 
@@ -215,7 +227,7 @@ class Applied:
 
 def fingerprint(parameter: Tensor) -> int:
     """A fast sum over the bits of a tensor. Only for 'has it moved?': what must not move is hashed with SHA-256."""
-    bits = parameter.detach().contiguous().view(-1).view(torch.uint8)
+    bits = whole(parameter).detach().contiguous().view(-1).view(torch.uint8)
     wide = bits.numel() - bits.numel() % 8
     head = bits[:wide].view(torch.int64).sum().item() if bits.storage_offset() % 8 == 0 else bits[:wide].sum().item()
     return int(head) ^ int(bits[wide:].sum().item())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from oelm.errors import ModelError, TreatmentError
 from oelm.heads import draw
 from oelm.heads.applied import Applied, Before
-from oelm.heads.find import find_projections, projections_in
+from oelm.heads.find import find_projections, projections_in, refuse_sharded
 from oelm.heads.freeze import freezes, needs_split, set_learning, split_fused
 from oelm.heads.integrity import has_adapters, task_head
 from oelm.heads.region import Region, regions_of
@@ -139,6 +139,7 @@ def _check_model(model: nn.Module, treated: Sequence[Projection]) -> None:
             "the model is wrapped in DistributedDataParallel, which has fixed what it reduces",
             hint="oelm.apply(model, ...) first, then DistributedDataParallel(model)",
         )
+    refuse_sharded(treated)
     for projection in treated:
         adapter = getattr(projection.attention, projection.path, None)
         if getattr(adapter, "merged", False):

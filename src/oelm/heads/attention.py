@@ -13,6 +13,7 @@ from oelm.heads.find import find_projections
 from oelm.heads.inputs import seeing_inputs
 from oelm.heads.measure import orthonormality
 from oelm.heads.view import Projection
+from oelm.heads.whole import gathered, is_sharded
 from oelm.treatment import Role
 
 # Models whose attention looks back only, without its modules saying so in `is_causal`.
@@ -42,7 +43,8 @@ def measure_heads(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
     model.eval()
     try:
         with torch.no_grad(), seeing_inputs(projections) as seen:
-            model.forward(**inputs)  # not by calling: a compiled model does not see hooks that come later
+            # Not by calling: a compiled model does not see hooks that come later. A sharded one needs its own.
+            (model if any(map(is_sharded, model.parameters())) else model.forward)(**inputs)
         with torch.no_grad():
             layers = [_attention(model, layer, seen, inputs) for layer in _by_layer(projections)]
     finally:
@@ -117,9 +119,11 @@ def _scale(projection: Projection) -> float:
 def _projected(projection: Projection, inputs_BTM: Tensor) -> Tensor:
     """(B, heads, T, D), in float32."""
     heads = range(projection.num_heads)
-    weight = torch.cat([projection.weight_rows(head) for head in heads])
-    bias = torch.cat([projection.bias_rows(head) for head in heads]).float() if projection.has_bias else None
-    projected = F.linear(inputs_BTM.float(), weight.float(), bias)
+    inputs_BTM = inputs_BTM.float()
+    with gathered(projection.owner):
+        weight = torch.cat([projection.weight_rows(head) for head in heads]).to(inputs_BTM)
+        bias = torch.cat([projection.bias_rows(head) for head in heads]).to(weight) if projection.has_bias else None
+    projected = F.linear(inputs_BTM, weight, bias)
     return projected.view(*inputs_BTM.shape[:2], projection.num_heads, projection.head_dim).transpose(1, 2)
 
 

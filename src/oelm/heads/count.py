@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from oelm.errors import UnknownLayout
 from oelm.heads.find import find_projections
+from oelm.heads.whole import is_sharded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +72,9 @@ def saved_buffers(model: nn.Module) -> list[Tensor]:
 
 
 def _new(tensor: Tensor, seen: set[object]) -> bool:
-    # Tensors on the meta device have no address; there, tied weights are one object.
+    # Tensors on the meta device, or sharded over processes, have no address; there, tied weights are one object.
     place: object = id(tensor)
-    if not tensor.is_meta:
+    if not tensor.is_meta and not is_sharded(tensor):
         place = (tensor.device, tensor.data_ptr(), tensor.shape)
     if place in seen:
         return False

@@ -9,6 +9,7 @@ from oelm.errors import ModelError, UnknownLayout
 from oelm.heads.layouts import ARRANGEMENTS, Layout, layout_of
 from oelm.heads.split import Split
 from oelm.heads.view import HeadView, Projection, owner_of, weight_name_of
+from oelm.heads.whole import is_sharded
 from oelm.treatment import Role, select_layers
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -16,9 +17,9 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 def find_heads(model: nn.Module) -> list[HeadView]:
     """Every query and key head of the model, in the model's own order. Nothing is changed."""
-    return [
-        HeadView(projection, head) for projection in find_projections(model) for head in range(projection.num_heads)
-    ]
+    projections = find_projections(model)
+    refuse_sharded(projections)
+    return [HeadView(projection, head) for projection in projections for head in range(projection.num_heads)]
 
 
 def find_projections(model: nn.Module) -> list[Projection]:
@@ -179,15 +180,27 @@ def _shape(owner: nn.Module, name: str, where: str, *, transposed: bool) -> tupl
             why="quantised and sharded weights do not show the matrix they stand for",
             hint="load the model unquantised and unsharded, treat it, then quantise or shard",
         )
-    if type(matrix.data) is not Tensor or matrix.dtype not in _FLOATS:
-        raise ModelError(
-            f"the weight is not a plain floating-point tensor, but {type(matrix).__name__} of {matrix.dtype}",
-            where=where,
-            why="quantised and sharded weights cannot be made orthonormal or compared bit by bit",
-            hint="treat the unquantised, unsharded model, then quantise or shard it",
-        )
+    if (type(matrix.data) is not Tensor and not is_sharded(matrix)) or matrix.dtype not in _FLOATS:
+        raise _not_plain(matrix, where)
     rows, width = matrix.shape[::-1] if transposed else matrix.shape
     return rows, width
+
+
+def refuse_sharded(projections: Iterable[Projection]) -> None:
+    """For those who need rows that share storage with the model, to write them or to hand them out."""
+    for projection in projections:
+        for parameter in projection.owner.parameters(recurse=False):
+            if is_sharded(parameter):
+                raise _not_plain(parameter, projection.name)
+
+
+def _not_plain(matrix: Tensor, where: str) -> ModelError:
+    return ModelError(
+        f"the weight is not a plain floating-point tensor, but {type(matrix).__name__} of {matrix.dtype}",
+        where=where,
+        why="quantised and sharded weights cannot be made orthonormal",
+        hint="treat the unquantised, unsharded model, then quantise or shard it",
+    )
 
 
 def _place(projection: Projection) -> tuple[int, int]:

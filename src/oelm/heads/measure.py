@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from oelm.heads.find import find_projections
 from oelm.heads.view import Projection
+from oelm.heads.whole import gathered
 from oelm.treatment import Role
 
 
@@ -68,8 +69,9 @@ def measure(projection: Projection) -> list[Orthonormality]:
 
 def gram(projection: Projection) -> Tensor:
     """W W^T of every head, (H, D, D), in float64 on the CPU."""
-    blocks = (projection.weight_rows(head).detach().cpu().double() for head in range(projection.num_heads))
-    return torch.stack([block_DM @ block_DM.mT for block_DM in blocks])
+    with gathered(projection.owner):
+        blocks = (projection.weight_rows(head).detach().cpu().double() for head in range(projection.num_heads))
+        return torch.stack([block_DM @ block_DM.mT for block_DM in blocks])
 
 
 def orthonormal_tolerance(dtype: torch.dtype) -> float:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from oelm.errors import UnknownLayout
-from oelm.heads.find import find_projections
+from oelm.heads.find import find_projections, refuse_sharded
 from oelm.heads.inputs import seeing_inputs
 from oelm.heads.view import Projection
 
@@ -30,6 +30,7 @@ def prove_layout(model: nn.Module, inputs: dict[str, Any] | None = None, *, maps
     try:
         with torch.no_grad():
             projections = find_projections(model)
+            refuse_sharded(projections)
             with seeing_inputs(projections) as seen:
                 before = [layer_map.clone() for layer_map in look(model) or () if layer_map is not None]
             if len(before) <= max(projection.layer for projection in projections):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from oelm.errors import ModelError
 from oelm.heads.view import Projection
+from oelm.heads.whole import gathered, is_sharded
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +61,16 @@ class Region:
     def sha256(self) -> str:
         """Of the bytes of all heads' rows in order: for a whole matrix, the bytes of that matrix."""
         digest = hashlib.sha256()
-        if type(self.parameter.data) is not Tensor:
-            raise ModelError(
-                f"the bits of a {type(self.parameter.data).__name__} cannot be hashed",
-                where=self.key,
-                why="the model was sharded or quantised after the treatment",
-                hint="gather the full tensors, or audit before sharding",
-            )
-        for head in range(self.projection.num_heads):
-            digest.update(self.rows(head).contiguous().cpu().view(torch.uint8).numpy().data)
+        with gathered(self.projection.owner, [self.parameter]):
+            if type(self.parameter.data) is not Tensor:
+                raise ModelError(
+                    f"the bits of a {type(self.parameter.data).__name__} cannot be hashed",
+                    where=self.key,
+                    why="the model was quantised after the treatment",
+                    hint="audit it before",
+                )
+            for head in range(self.projection.num_heads):
+                digest.update(self.rows(head).contiguous().cpu().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
 
@@ -78,5 +80,7 @@ def regions_of(projection: Projection) -> list[Region]:
 
 def hashes_of(regions: Sequence[Region]) -> dict[str, str]:
     """SHA-256 by key, several regions at a time: hashing leaves the interpreter free for other threads."""
+    if any(is_sharded(region.parameter) for region in regions):  # all processes must take them in one order
+        return {region.key: region.sha256() for region in regions}
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         return dict(zip([region.key for region in regions], pool.map(Region.sha256, regions), strict=True))

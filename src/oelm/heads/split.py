@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oelm.heads.whole import sharded_as, whole
+
 
 @dataclass(frozen=True)
 class RowPlan:
@@ -100,8 +102,8 @@ class Split(nn.Module):
         """The tensor `name` as the untreated module has it, put together anew: reading it is fine, writing is lost."""
         if name not in self.fused_names:
             return None
-        parts = getattr(self, f"{name}_reservoir"), getattr(self, f"{name}_rest")
-        return self._rows_first(self.plan.join(*parts, dim=0))
+        reservoir, rest = whole(getattr(self, f"{name}_reservoir")), whole(getattr(self, f"{name}_rest"))
+        return self._rows_first(self.plan.join(reservoir, rest, dim=0))
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         for name in self.fused_names:
@@ -143,7 +145,8 @@ class Split(nn.Module):
                 absent |= {f"{prefix}{name}_reservoir", f"{prefix}{name}_rest"}
                 continue
             reservoir, rest = self.plan.parts(self._rows_first(tensor))
-            state_dict[f"{prefix}{name}_reservoir"], state_dict[f"{prefix}{name}_rest"] = reservoir, rest
+            for part, values in (("reservoir", reservoir), ("rest", rest)):
+                state_dict[f"{prefix}{name}_{part}"] = sharded_as(values, getattr(self, f"{name}_{part}"))
         missing: list[str] = []
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected_keys, error_msgs)
         missing_keys.extend(key for key in missing if key not in absent)

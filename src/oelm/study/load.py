@@ -97,6 +97,7 @@ def _checked(raw: dict[str, Any], problems: _Problems, *, where: str) -> Study:
     else:
         _check_task(raw.get("recipe"), problems)
     arms = _arms(raw.get("arms"), recipe, problems)
+    _check_parallel(recipe, arms, problems)
     seeds = _seeds(raw.get("seeds"), "seeds", problems)
     tune = _tune(raw.get("tune"), recipe, arms, seeds, problems)
     compare = _validated(_compare, raw.get("compare"), "compare", problems)
@@ -185,6 +186,16 @@ def _arms(raw: Any, recipe: Recipe | None, problems: _Problems) -> dict[str, Arm
         changes = _changes(fields_of_arm.get("changes"), f"{at}.changes", recipe, problems)
         arms[name] = Arm(name=name, treatment=treatment, changes=changes)
     return arms
+
+
+def _check_parallel(recipe: Recipe | None, arms: Mapping[str, Arm], problems: _Problems) -> None:
+    for arm in arms.values():
+        parallel = arm.changes.get("parallel", recipe.parallel if recipe is not None else None)
+        if parallel == "fsdp" and arm.treatment.unfreeze is not None:
+            problems.add(
+                f"arms.{arm.name}.unfreeze",
+                "does not go with recipe.parallel 'fsdp', which fixes at the start what learns; 'ddp' does not",
+            )
 
 
 def _changes(raw: Any, at: str, recipe: Recipe | None, problems: _Problems) -> dict[str, Value]:

@@ -165,9 +165,12 @@ class Recipe:
     """Use `torch.compile`."""
     gradient_checkpointing: bool = False
     """Compute activations anew in the backward pass: less memory, more time."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Where several processes train a cell (`--on torchrun`): each has the whole model, or, for models that do not fit,
+    a shard of weights, gradients and optimiser state."""
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
 
 
 # What may differ between two starts of one cell: it has no part in the result. Where the data lie is not asked
 # either; what is in them is.
-WITHOUT_EFFECT = ("checkpoint", "trackers", "data.path")
+WITHOUT_EFFECT = ("checkpoint", "parallel", "trackers", "data.path")

@@ -116,8 +116,8 @@ def _run(resolved: Resolved, root: Path, lease: Lease | None, watch: Watch, rank
         record = _record(resolved, folder, loop, status, reported, heads, error)
         if lease is not None:
             write_record(lease, record)
-    if loop is not None:
-        loop.accelerator.end_training()
+    for tracker in loop.accelerator.trackers if loop is not None else ():
+        tracker.finish()  # not by `end_training`, which parts the processes while others still ask for something
     if lease is not None and record.status == "done":
         lease.remove(folder / CHECKPOINTS)
     watch.ends(resolved.cell, status=status)

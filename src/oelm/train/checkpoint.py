@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from oelm.heads.whole import is_sharded, sharded_as, whole
 from oelm.records.lease import Lease
 from oelm.records.store import CHECKPOINTS, no_room, writing
 
@@ -168,33 +169,44 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
+# What several processes keep shards of is whole in what follows: they all call it, and the first one writes it.
+
+
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """A copy of all weights in memory, tied ones once."""
     seen: set[int] = set()
     copy = {}
-    for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() not in seen or tensor.numel() == 0:
-            seen.add(tensor.data_ptr())
-            copy[name] = tensor.detach().to("cpu", copy=True).contiguous()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if _place(tensor) not in seen or tensor.numel() == 0:
+            seen.add(_place(tensor))
+            copy[name] = whole(tensor).detach().to("cpu", copy=True).contiguous()
     return copy
 
 
 def load_weights_(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    own = model.state_dict()
-    loaded = {own[name].data_ptr() for name in weights if name in own}
-    lost = [name for name in missing if own[name].data_ptr() not in loaded]  # tied ones came under another name
+    own = model.state_dict(keep_vars=True)
+    mine = {name: sharded_as(tensor, own[name]) if name in own else tensor for name, tensor in weights.items()}
+    missing, unexpected = model.load_state_dict(mine, strict=False)
+    loaded = {_place(own[name]) for name in weights if name in own}
+    lost = [name for name in missing if _place(own[name]) not in loaded]  # tied ones came under another name
     if lost or unexpected:
         raise ValueError(f"weights of another model: {[*lost, *unexpected][:3]}")
 
 
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The state of every parameter, by name."""
-    return {
-        f"{name}|{key}": value.detach().to("cpu", copy=True).contiguous()
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
+def _place(tensor: Tensor) -> int:
+    """The same for tied weights."""
+    return id(tensor) if is_sharded(tensor) else tensor.data_ptr()
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool = True) -> dict[str, Tensor]:
+    """The state of every parameter, by name. Who is not to `keep` it has only given its shards."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            all_of_it = whole(value)
+            if keep:
+                tensors[f"{name}|{key}"] = all_of_it.detach().to("cpu", copy=True).contiguous()
+    return tensors
 
 
 def load_optimizer_(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
@@ -204,4 +216,5 @@ def load_optimizer_(model: nn.Module, optimizer: torch.optim.Optimizer, tensors:
         parameter, key = name.split("|")
         owner = parameters[parameter]
         # Adam counts its steps in a tensor of its own; fused kernels want it on the device.
-        optimizer.state[owner][key] = value.to(owner.device)
+        value = value.to(owner.device)
+        optimizer.state[owner][key] = sharded_as(value, owner) if value.ndim else value

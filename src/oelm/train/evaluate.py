@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from oelm.data.batches import collate, in_order_of_length
 from oelm.data.tasks import Task
 from oelm.data.tokens import Examples, Split
+from oelm.heads.whole import is_sharded
 from oelm.train.objective import Objective
 from oelm.train.ranks import ALONE, Ranks
 
@@ -46,11 +47,17 @@ def evaluate(
     was_training = objective.training
     objective.eval()
     done = 0
+    batches = in_order_of_length(split.lengths, batch_size)
+    # Sharded weights are put together in place, and could not learn any more if that was done in inference mode.
+    sharded = any(map(is_sharded, objective.parameters()))
     try:
-        with torch.inference_mode():
-            for rows in in_order_of_length(split.lengths, batch_size)[ranks.mine :: ranks.number]:
+        with torch.no_grad() if sharded else torch.inference_mode():
+            for mine in range(ranks.mine, len(batches) + -len(batches) % ranks.number, ranks.number):
+                rows = batches[mine % len(batches)]
                 batch = collate(split, rows, pad=pad, device=device)
                 example_losses, logits = objective.each(batch.inputs, batch.targets)
+                if mine >= len(batches):  # only to keep in step with the others, who need shards of this process
+                    continue
                 loss[rows] = example_losses.cpu().double().numpy()
                 if logits is not None:
                     predicted[rows] = logits.argmax(-1).cpu().numpy()

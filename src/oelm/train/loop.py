@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from oelm.data.batches import Order, Rows, collate
 from oelm.data.tokens import Prepared, Split
@@ -44,6 +45,7 @@ from oelm.train.evaluate import Measured, evaluate
 from oelm.train.objective import Objective
 from oelm.train.optim import make_optimizer
 from oelm.train.ranks import ALONE, Ranks, spare_frozen, traffic
+from oelm.train.shards import held, not_adding_up, shard_
 from oelm.train.signals import Stop
 from oelm.train.watch import Watch
 
@@ -98,7 +100,12 @@ class Loop:
         if self.recipe.gradient_checkpointing:
             checkpointing: Any = applied.model
             checkpointing.gradient_checkpointing_enable({"use_reentrant": False})
-        self.optimizer = make_optimizer(self.model.to(accelerator.device), self.recipe.optimizer)
+        self.sharded = self.recipe.parallel == "fsdp" and ranks.number > 1
+        if self.sharded:
+            shard_(self.model, accelerator.device)
+        else:
+            self.model.to(accelerator.device)
+        self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
         self.objective = Objective(self.model)
         self.stepper = accelerator.prepare_optimizer(self.optimizer)
         self.runner = self._wrapped()
@@ -111,13 +118,14 @@ class Loop:
         self._chosen_saved = False
         self._checkpointed = -1
         self._unseen: list[tuple[int, float, Tensor, Tensor, float]] = []
+        self._held: dict[str, Any] = {}
         self._log: IO[str] | None = None
 
     def _wrapped(self) -> nn.Module:
         """The objective as it is called: with automatic precision, and over several processes with one gradient."""
-        if self.ranks.number > 1:
+        if self.ranks.number > 1 and not self.sharded:
             spare_frozen(self.objective)
-        runner = self.accelerator.prepare_model(self.objective)
+        runner = self.accelerator.prepare_model(self.objective, evaluation_mode=self.sharded)  # FSDP wraps nothing
         if self.recipe.compile:
             runner.compile()
         return runner  # type: ignore[no-any-return]
@@ -161,7 +169,7 @@ class Loop:
             apart = () if self.ranks.number == 1 else (self.ranks.mine,)
             torch.manual_seed(seed_for(self.seed, "dropout", step, number, *apart))
             adds_up = number == len(passes) - 1
-            with nullcontext() if adds_up else self.accelerator.no_sync(self.runner):
+            with nullcontext() if adds_up else self._apart():
                 share = self.runner(batch.inputs, batch.targets) / counted
                 share = share if len(mine) else share * 0
                 # Gradients are averaged over processes, and should be added.
@@ -169,12 +177,18 @@ class Loop:
             loss += share.detach()
         norm = self.clip()
         self.stepper.step()
+        if self.sharded and not self._held:
+            self._held = held(self.model, self.optimizer)
         self.stepper.zero_grad()
         self.state.step += 1
         self.state.batches = _chained(self.state.batches, passes)
         self._unseen.append((step, float(self.optimizer.param_groups[0]["lr"]), loss, norm, began))
         if len(self._unseen) == _FLUSH:
             self._flush()
+
+    def _apart(self) -> AbstractContextManager[None]:
+        """Passes inside add up no gradients over the processes."""
+        return not_adding_up(self.model) if self.sharded else self.accelerator.no_sync(self.runner)
 
     def padding(self) -> float:
         """The share of positions that hold no token, in the first batches: what a clock would measure in vain."""
@@ -190,6 +204,7 @@ class Loop:
         learns = [p for p in self.model.parameters() if p.requires_grad]
         self.accelerator.unscale_gradients()
         norm = torch.nn.utils.get_total_norm([p.grad for p in learns if p.grad is not None])
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         # Where looking costs nothing, gradients that are short enough are left alone; elsewhere they are times 1.
         if self.recipe.clip is not None and (norm.device.type != "cpu" or norm > self.recipe.clip):
             torch.nn.utils.clip_grads_with_norm_(learns, self.recipe.clip, norm)
@@ -219,9 +234,11 @@ class Loop:
         self.watch.stepped(self.state.step, loss=values[-1][0])
 
     def processes(self) -> dict[str, Any]:
-        """How many processes train the cell, and the bytes that they exchange in a step."""
-        number = self.ranks.number
-        return {"number": number, **(traffic(self.runner) if number > 1 else {})}
+        """How many processes train the cell and how, and the bytes that they exchange in a step, or keep."""
+        if self.ranks.number == 1:
+            return {"number": 1}
+        bytes_ = self._held if self.sharded else traffic(self.runner)
+        return {"number": self.ranks.number, "parallel": self.recipe.parallel, **bytes_}
 
     # -- measuring ---------------------------------------------------------------------------------------------
 
@@ -292,9 +309,15 @@ class Loop:
             if self.state.step > 0:
                 self._audit()
             self._checkpointed = self.state.step
+            writes = self.lease is not None
+            if not writes and not self.sharded:
+                return
+            tensors = {
+                "optimizer": optimizer_tensors(self.model, self.optimizer, keep=writes),
+                "model": weights_of(self.model),
+            }
             if self.lease is None:
                 return
-            tensors = {"model": weights_of(self.model), "optimizer": optimizer_tensors(self.model, self.optimizer)}
             if self.chosen_weights is not None:
                 tensors["chosen"] = self.chosen_weights
             scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None

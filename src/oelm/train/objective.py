@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oelm.heads.whole import is_sharded
+
 _CHUNK = 2**24  # logits at a time, 64 MB in float32
 
 
@@ -85,11 +87,12 @@ def _by_token(logits: Tensor, targets: Tensor) -> Tensor:
 def has_plain_head(model: nn.Module) -> bool:
     """Whether the logits are a linear map of the last hidden states and nothing else, which is tried out.
 
-    Some models scale or cap them. Hooks on the head alone are not called where it is taken in chunks.
+    Some models scale or cap them. Hooks on the head alone are not called where it is taken in chunks, and those that
+    put a sharded model together are on the whole of it.
     """
     asked: Any = model
     head = asked.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    if type(head) is not nn.Linear or asked.base_model is model:
+    if type(head) is not nn.Linear or asked.base_model is model or is_sharded(head.weight):
         return False
     tokens = torch.arange(4, device=head.weight.device)[None] % len(head.weight)
     was_training = model.training

@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from oelm.heads.whole import gathered
+from oelm.records.lease import Lease
 from oelm.records.store import MODEL, PREDICTIONS, writing
 from oelm.train.checkpoint import load_weights_, weights_of
 from oelm.train.loop import Loop
@@ -36,16 +38,20 @@ def report(loop: Loop) -> dict[str, Any]:
         reported[which] = {"step": step, "splits": splits}
     lease, keep = loop.lease, loop.recipe.checkpoint.keep
     load_weights_(loop.model, loop.chosen_weights if keep == "best" else final_weights)
-    if lease is None:
-        return reported
+    with gathered(loop.model):
+        if lease is not None:
+            _keep(loop, lease, tables)
+    return reported
+
+
+def _keep(loop: Loop, lease: Lease, tables: list[pa.Table]) -> None:
     with writing(loop.folder):
         made = lease.place / PREDICTIONS
         parquet.write_table(pa.concat_tables(tables), made, compression="zstd")
         lease.move_in(made, PREDICTIONS)
-        if keep != "none":
+        if loop.recipe.checkpoint.keep != "none":
             made = lease.place / MODEL
             loop.applied.save_pretrained(made)
-            loop.prepared.tokenizer.backend_tokenizer.no_truncation()  # tokenising has set it, if it was just now
+            loop.prepared.tokenizer.backend_tokenizer.no_truncation()  # which tokenising has set, if it was just done
             loop.prepared.tokenizer.save_pretrained(made)
             lease.move_in(made, MODEL)
-    return reported

@@ -1,0 +1,114 @@
+"""One cell in shards over several processes: the same result as in one, which keeps all of it."""
+
+import signal
+
+import pytest
+import transformers
+
+import oelm
+import tiny_study
+from running import environment, run, start, steps_of, until
+from together import check_same, make
+
+pytestmark = pytest.mark.slow
+
+FSDP = ["--set", "recipe.parallel=fsdp"]
+TWO = ["--on", "torchrun", "--nproc", 2]
+
+
+@pytest.fixture
+def env(tmp_path):
+    return environment(tmp_path)
+
+
+def test_two_processes_do_what_one_does_with_half_of_it_each(tmp_path, env):
+    study = make(tmp_path)
+    for out, more in (("one", FSDP), ("two", [*FSDP, *TWO])):
+        done = run("compare", study, "--arms", "oelm-freeze", "--out", out, *more, env=env, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    one, two = (tmp_path / out / "tiny" / "oelm-freeze" / "seed-0" for out in ("one", "two"))
+    check_same(one, two)
+    alone, record = oelm.read_record(one), oelm.read_record(two)
+    assert alone.provenance["processes"] == {"number": 1}, "one has nobody to share with"
+    for when in ("start", "final"):
+        for what in ("entropy", "logit_spread"):
+            assert alone.heads[when][what] == pytest.approx(record.heads[when][what], rel=1e-3)
+        for mine, other in zip(alone.heads[when]["norm"]["q"], record.heads[when]["norm"]["q"], strict=True):
+            assert mine == pytest.approx(other, rel=1e-4)
+    assert alone.audits == record.audits
+    assert all(audit["passed"] for audit in record.audits)
+    counts, told = record.counts, record.provenance["processes"]
+    assert (told["number"], told["parallel"]) == (2, "fsdp")
+    whole, kept = told["whole_bytes"], told["held_bytes"]
+    assert whole["weights"] == 4 * counts["total"]
+    assert whole["gradients"] == whole["weights"] - 4 * counts["frozen"] < whole["weights"]
+    assert 0 < whole["optimizer"] - 2 * whole["gradients"] < 400, "two moments, and the number of steps of each tensor"
+    for kind, of_it in kept.items():
+        assert of_it == pytest.approx(whole[kind] / 2, rel=0.01), kind
+    _, loaded = oelm.from_pretrained(two / "model")
+    assert loaded.audit().ok
+
+
+def test_fused_and_tied_weights_of_a_language_model(tmp_path, env):
+    text = tmp_path / "text.txt"
+    text.write_text("<|endoftext|>".join(words for words, _ in tiny_study.texts(400, seed=3)))
+    config = transformers.GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=32)
+    config.architectures = ["GPT2LMHeadModel"]
+    config.save_pretrained(tmp_path / "gpt2")
+    content = tiny_study.study(tmp_path)
+    content["recipe"] |= {
+        "model": {"name": str(tmp_path / "gpt2"), "scratch": True, "dropout": 0.0},
+        "data": {
+            "task": "text",
+            "path": str(text),
+            "max_length": 16,
+            "select": 40,
+            "tokenizer": {"train": "bpe", "vocab": 300},
+        },
+        "batch": {"size": 5},
+    }
+    content["compare"] = {"against": "baseline", "primary": {"metric": "perplexity", "better": "lower"}}
+    content["seeds"] = [0]
+    study = tiny_study.write_study(tmp_path, content)
+    for out, more in (("one", []), ("two", [*FSDP, *TWO])):
+        done = run("compare", study, "--out", out, "--arms", "oelm-freeze", *more, env=env, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    one, two = (tmp_path / out / "tiny" / "oelm-freeze" / "seed-0" for out in ("one", "two"))
+    check_same(one, two)
+    record = oelm.read_record(two)
+    assert record.counts["frozen"] == 3 * 2 * 32 * (32 + 1), "queries and keys of fused matrices, not their values"
+    told = record.provenance["processes"]["whole_bytes"]
+    assert told["gradients"] == told["weights"] - 4 * record.counts["frozen"]
+
+
+def test_a_cell_goes_on_however_many_train_it(tmp_path, env):
+    """One begins it, two go on with it in shards, stop, go on again, and two that have all of it each finish it."""
+    recipe = {"batch": {"size": 7, "accumulate": 8}, "budget": {"steps": 60}}
+    study = make(tmp_path, **recipe, evaluate={"every": 20}, checkpoint={"every": 60})
+    words = ["compare", study, "--arms", "oelm-freeze"]
+    whole = run(*words, "--out", "whole", env=env, cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    cell = tmp_path / "runs" / "tiny" / "oelm-freeze" / "seed-0"
+    for until_step, more in ((10, []), (20, [*FSDP, *TWO]), (30, [*FSDP, *TWO])):
+        leg = start(*words, *more, env=env, cwd=tmp_path)
+        until(lambda at=until_step: len(steps_of(cell)) >= at, what=f"step {until_step}")
+        leg.send_signal(signal.SIGTERM)
+        _, said = leg.communicate(timeout=120)
+        assert leg.returncode == 128 + signal.SIGTERM, said
+        assert oelm.read_record(cell) is None
+    done = run(*words, *TWO, env=env, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    check_same(tmp_path / "whole" / "tiny" / "oelm-freeze" / "seed-0", cell)
+    starts = [start["step"] for start in oelm.read_record(cell).provenance["starts"]]
+    assert len(starts) == 4
+    assert starts == sorted(set(starts))
+
+
+def test_what_is_refused(tmp_path):
+    study = make(tmp_path)
+    with pytest.raises(oelm.StudyError, match=r"recipe\.parallel +'fsdb' is not known; did you mean 'fsdp'"):
+        oelm.load_study(study, ["recipe.parallel=fsdb"])
+    given_back = ["arms.oelm-freeze.unfreeze={start: 0.4, end: 0.6}"]
+    assert oelm.load_study(study, given_back).recipe.parallel == "ddp"
+    with pytest.raises(oelm.StudyError, match=r"arms\.oelm-freeze\.unfreeze +does not go with recipe\.parallel 'fsdp'"):
+        oelm.load_study(study, [*given_back, "recipe.parallel=fsdp"])
