@@ -9,7 +9,8 @@ import typer
 from oelm.errors import CellError
 from oelm.launch.jobs import Job, read_jobs
 from oelm.launch.where import SLURM, SSH
-from oelm.records.store import LOG, RUNS
+from oelm.records.standing import status_of
+from oelm.records.store import FINISHED, LOG, RUNS
 
 _SECONDS = 0.5  # between two looks
 
@@ -24,7 +25,7 @@ def logs(
 
     found = chosen(runs, [cell])[0]
     job = _job_of(found.study, found.cell)
-    if job is not None and job.on.startswith(SSH) and not (found.folder / LOG).exists():
+    if job is not None and job.on.startswith(SSH) and status_of(found.folder) not in FINISHED:
         from oelm.launch import remote
         from oelm.launch.cluster import load_cluster
 
@@ -51,7 +52,6 @@ def _of_slurm(study: Path, cell: str) -> list[Path]:
 
 def _show(path: Path, folder: Path, *, follow: bool) -> None:
     from oelm.records.lease import holder_of
-    from oelm.records.standing import status_of
 
     place = 0
     while True:

@@ -65,8 +65,8 @@ class SshDefaults:
     """A file for `ssh -F`."""
     python: _Text = "python3"
     """Makes the virtual environment there."""
-    workers: _Positive = 1
-    """Cells at once."""
+    workers: _Positive | None = None
+    """Cells at once; left out, as many as there are GPUs, or one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,8 +72,9 @@ def chosen(runs: Path, names: Iterable[str]) -> list[Found]:
     there = cells_below(runs)
     picked: list[Found] = []
     for name in names:
-        if name == "all":
-            picked += there
+        if name == "all":  # that was started
+            started = {study: {cell for job in read_jobs(study) for cell in job.cells} for study in studies_below(runs)}
+            picked += [one for one in there if one.folder.exists() or one.cell in started.get(one.study, ())]
             continue
         meant = [one for one in there if name in (one.cell, one.name, str(one.folder)) or Path(name) == one.folder]
         if not meant:

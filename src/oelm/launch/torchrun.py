@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from oelm.errors import LaunchError, Stopped
 from oelm.launch.compare import Begun, Waiting
-from oelm.launch.workers import Child, cell_command, standing, tell
+from oelm.launch.workers import Child, cell_words, standing, tell
 from oelm.study.plan import Cell
 from oelm.train.ranks import STORE
 from oelm.train.signals import Stop, listening
@@ -73,7 +73,7 @@ class Torchrun:
         store = (folder / f".store-{meeting}").absolute()
         told = tempfile.TemporaryFile()  # noqa: SIM115
         process = subprocess.Popen(
-            [*self.command(store=str(store), meeting=meeting), *cell_command(begun.file, str(cell), out=begun.out)[1:]],
+            [*self.command(store=str(store), meeting=meeting), *cell_words(begun.file, str(cell), out=begun.out)],
             env={**os.environ, **self.environment(str(store))},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -83,7 +83,7 @@ class Torchrun:
         return Child(cell=cell, process=process, told=told)
 
     def command(self, *, store: str, meeting: str) -> list[str]:
-        words = [sys.executable, "-m", "torch.distributed.run"]
+        words = [sys.executable, "-P", "-m", "torch.distributed.run"]
         words += [f"--nnodes={self.nnodes}", f"--nproc-per-node={self.nproc}", "--max-restarts=0"]
         words += ["--rdzv-backend=c10d", f"--rdzv-endpoint={store}.agents", "--rdzv-conf=store_type=file"]
         words += ["--local-addr=127.0.0.1"] if self.interface == "lo" else []

@@ -102,8 +102,12 @@ class Workers:
 
 
 def cell_command(study: Path, cell: str, *, out: Path) -> list[str]:
-    """What runs a cell, here or anywhere."""
-    return [sys.executable, "-m", "oelm", "train", str(study), "--cell", cell, "--out", str(out)]
+    """What runs a cell. Without -P, a folder `oelm` where it is started would be taken for ours."""
+    return [sys.executable, "-P", *cell_words(study, cell, out=out)]
+
+
+def cell_words(study: Path, cell: str, *, out: Path) -> list[str]:
+    return ["-m", "oelm", "train", str(study), "--cell", cell, "--out", str(out)]
 
 
 def visible_gpus() -> list[str]:

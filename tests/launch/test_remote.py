@@ -1,0 +1,588 @@
+"""Over ssh, with a real sshd and rsync on the loopback interface: what runs there goes on by itself, and comes back."""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+
+import oelm
+import tiny_study
+from cluster.real_sshd import real_sshd, why_no_small_disk, why_not
+from made_runs import make_runs, study_of
+from oelm.errors import LaunchError
+from oelm.launch import cargo, environment, remote
+from oelm.launch.cargo import carry, project_of
+from oelm.launch.cluster import Cluster, SshDefaults
+from oelm.launch.environment import ready_environment
+from oelm.launch.jobs import Job
+from oelm.launch.place import place_from
+from oelm.launch.remote import fetch, launch, rows, show_log, stop
+from oelm.launch.ssh import ask, is_full, machine_at
+from oelm.records.standing import status_of
+from oelm.records.store import write_json
+from oelm.study.load import load_study
+from oelm.study.plan import cells
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
+
+# Whoever builds a line for a shell from this has a file `injected` somewhere, or none of what was asked for.
+ODD = 'it\'s "odd" $(touch injected) `touch injected`; touch injected & *'
+
+
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+    with real_sshd({"OELM_CACHE": str(cache), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}) as server:
+        yield server
+
+
+@pytest.fixture
+def cluster(sshd):
+    return Cluster(venv=sys.prefix, ssh=SshDefaults(config=str(sshd.config)))
+
+
+@pytest.fixture
+def there(tmp_path):
+    """The folder on the other machine, which is this one."""
+    return tmp_path / "there" / ODD
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """Where we are."""
+    folder = tmp_path / "my project"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text("")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+class Launches:
+    """Launches a study as `oelm compare --on` does, and remembers what was told."""
+
+    def __init__(self, place, cluster, out):
+        self.place, self.cluster, self.out = place_from(place), cluster, out
+        self.told = []
+
+    def __call__(self, study, **options):
+        file = self.out / study.name / "study.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, study.to_dict())
+        return launch(
+            study,
+            study_file=file,
+            place=self.place,
+            out=self.out,
+            cells=[str(cell) for cell in cells(study)],
+            **{"arms": None, "seeds": None, "workers": None, **options},
+            cluster=self.cluster,
+            told=self.told.append,
+        )
+
+
+def eventually(what, *, seconds=300):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = what()
+        if found:
+            return found
+        time.sleep(0.3)
+    raise AssertionError(f"it did not come about in {seconds} s")
+
+
+def is_alive(pid):
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def losses(folder):
+    return [json.loads(line)["loss"] for line in (folder / "steps.jsonl").read_text().splitlines()]
+
+
+def test_a_study_goes_on_alone_is_stopped_goes_on_and_comes_back_with_the_same_bits(
+    sshd, cluster, there, project, tmp_path, capfd
+):
+    recipe = {"budget": {"steps": 400}, "evaluate": {"every": 200}, "checkpoint": {"every": 50, "keep": "none"}}
+    data = tiny_study.write_data(tmp_path / "outside" / "sst2")
+    study = load_study(tiny_study.write_study(project, tiny_study.study(data, **recipe)))
+    name, out, part = "oelm-freeze/seed-0", project / "runs", {"arms": ["oelm-freeze"], "seeds": [0]}
+    start = Launches(sshd.address(there), cluster, out)
+    job = start(study, **part)
+    assert job.on == sshd.address(there)
+
+    def row(job):
+        return next(row for row in rows(job, cluster) if row["cell"] == name)
+
+    sshd.stop()
+    with pytest.raises(LaunchError, match=r"127\.0\.0\.1 cannot be reached"):
+        rows(job, cluster)
+    assert is_alive(job.facts["pid"]), "it goes on without us"
+    sshd.start()
+    with pytest.raises(LaunchError, match="tiny is running there already; nothing was started"):
+        start(study, **part)
+
+    steps = there / "runs/tiny" / name / "steps.jsonl"
+    eventually(lambda: steps.exists() and steps.stat().st_size)
+    running = row(job)
+    assert (running["state"], running["where"], running["steps"]) == ("running", job.on, 400)
+    capfd.readouterr()
+    assert show_log(job, name, follow=False, cluster=cluster) == 0
+    assert "400" in capfd.readouterr().out
+    stop(job, None, cluster)
+    eventually(lambda: not is_alive(job.facts["pid"]))
+    assert row(job)["state"] == "stopped"
+    assert fetch(job, out=out, models=False, cluster=cluster, told=pytest.fail) == 0
+    assert 0 < len(losses(out / "tiny" / name)) < 400
+
+    again = start(study, **part)
+    eventually(lambda: not is_alive(again.facts["pid"]))
+    assert row(again)["state"] == "done", (there / "runs/tiny/compare.log").read_text()
+    for _ in range(2):  # twice is once
+        assert fetch(again, out=out, models=False, cluster=cluster, told=pytest.fail) == 1
+    carried = json.loads((there / "runs/tiny/study.json").read_text())
+    assert Path(carried["recipe"]["data"]["path"]).parent == there / "data"
+
+    oelm.compare(study, out=tmp_path / "local", **part)
+    here, local = out / "tiny" / name, tmp_path / "local/tiny" / name
+    one, other = oelm.read_record(here), oelm.read_record(local)
+    assert one.status == other.status == "done"
+    assert (one.report, one.evaluations, one.start) == (other.report, other.evaluations, other.start)
+    assert len(one.provenance["starts"]) == 2
+    assert losses(here) == losses(local)
+    assert parquet.read_table(here / "predictions.parquet") == parquet.read_table(local / "predictions.parquet")
+    assert not {"checkpoints", "lease", "stop"} & {path.name for path in here.iterdir()}
+    assert oelm.load(out).records
+    assert not [*tmp_path.rglob("injected"), *Path.home().glob("injected")]
+
+
+def write(folder, **files):
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def files_in(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def carried(machine, there, out, study=None, *, with_oelm=False, running=()):
+    there.mkdir(parents=True, exist_ok=True)
+    told = []
+    study = study or {"recipe": {"model": {"name": "oelm-gpt"}, "data": {}}, "arms": {}}
+    return carry(machine, study, to=str(there), out=out, with_oelm=with_oelm, running=running, told=told.append), told
+
+
+@pytest.mark.parametrize("in_git", [False, True])
+def test_the_project_is_copied_without_what_is_ignored(sshd, cluster, there, project, monkeypatch, in_git):
+    write(project, a_py="1", a_log="x", build__b_o="x", runs__tiny__x="x", outputs__x="x", _venv__lib="x")
+    write(project, sub__secret="x", sub__c_py="2", gone_py="x")
+    (project / ".gitignore").write_text("*.log\n/build/\n*.csv\n!kept.csv\n")
+    (project / "sub/.gitignore").write_text("secret\n")
+    (project / "odd[x]*.py").write_text("x")
+    write(project, kept_csv="x", lost_csv="x")
+    if in_git:
+        subprocess.run(["git", "init", "-q", str(project)], check=True)
+        (project / ".git/info/exclude").write_text("odd\\[x\\]\\*.py\n")
+    machine = machine_at(place_from(sshd.address(there)), cluster)
+    monkeypatch.chdir(project / "sub")
+    there_now, _ = carried(machine, there, Path("../outputs"))
+    copy = Path(there_now.folder).parent
+    assert copy.parent == there / "project"
+    assert there_now.folder == f"{copy}/sub"
+    wanted = {"a.py", "gone.py", "pyproject.toml", ".gitignore", "sub/c.py", "sub/.gitignore"}
+    wanted |= {"kept.csv"} if in_git else {"odd[x]*.py"}  # rsync by itself knows no exceptions
+    assert files_in(copy) == wanted
+
+    (project / "gone.py").unlink()
+    write(copy, made_log="what is ignored is not removed", sub__more_py="what is not here is")
+    carried(machine, there, Path("../outputs"))
+    assert files_in(copy) == wanted - {"gone.py"} | {"made.log"}
+
+
+def test_a_home_folder_is_no_project(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    write(home, work__pyproject_toml="", work__sub__x="", cluster_yaml="")
+    (home / "other").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    assert project_of(home / "work" / "sub") == home / "work"
+    assert project_of(home / "other") is None
+    assert project_of(home) is None
+    assert project_of(Path("/")) is None
+
+
+def test_data_that_a_study_names_go_with_it(sshd, cluster, there, project, tmp_path):
+    outside = tmp_path / "outside"
+    write(project, _gitignore="data/\n", data__train_csv="inside")
+    write(outside, model__config_json="{}", validation_csv="outside", words__tokenizer_json="{}")
+    (outside / "model" / "weights.safetensors").symlink_to(outside / "validation.csv")
+    study = {
+        "recipe": {
+            "model": {"name": str(outside / "model")},
+            "data": {
+                "path": {"train": "data/train.csv", "validation": str(outside / "validation.csv")},
+                "tokenizer": {"name": "someone/on-the-hub", "train": None},
+            },
+        },
+        "arms": {
+            "one": {"init": "keep", "changes": {"optimizer.lr": 0.1, "data.path": str(project / "data")}},
+            "two": {"init": "keep", "changes": {"data.tokenizer.name": "../outside/words"}},
+        },
+        "seeds": [0],
+    }
+    machine = machine_at(place_from(sshd.address(there)), cluster)
+    there_now, told = carried(machine, there, project / "runs", study)
+    recipe = there_now.study["recipe"]
+    assert recipe["data"]["path"]["train"] == "data/train.csv", "a relative path means there what it means here"
+    assert (Path(there_now.folder) / "data/train.csv").read_text() == "inside", "although git ignores it"
+    validation = Path(recipe["data"]["path"]["validation"])
+    assert validation.parent.parent == there / "data"
+    assert validation.name == "validation.csv"
+    assert validation.read_text() == "outside"
+    model = Path(recipe["model"]["name"])
+    assert model.parent == there / "data"
+    assert (model / "weights.safetensors").read_text() == "outside", "links are followed"
+    assert recipe["data"]["tokenizer"]["name"] == "someone/on-the-hub"
+    arms = there_now.study["arms"]
+    assert arms["one"]["changes"] == {"optimizer.lr": 0.1, "data.path": f"{there_now.folder}/data"}
+    assert (Path(arms["two"]["changes"]["data.tokenizer.name"]) / "tokenizer.json").exists()
+    assert any("recipe.model.name is" in text and "do not mix" in text for text in told)
+    assert study["recipe"]["data"]["path"]["validation"] == str(outside / "validation.csv"), "only the copy is changed"
+    assert carried(machine, there, project / "runs", study)[0] == there_now, "the same each time"
+
+
+def test_oelm_is_not_changed_below_a_study_that_is_running(sshd, cluster, there, project, tmp_path, monkeypatch):
+    tree = tmp_path / "tree"
+    write(tree, pyproject_toml="", src__oelm__a_py="1", docs__x_md="")
+    monkeypatch.setattr(cargo, "tree_of_oelm", lambda: tree)
+    machine = machine_at(place_from(sshd.address(there)), cluster)
+    assert carried(machine, there, project / "runs", with_oelm=True)[0].tree == f"{there}/oelm"
+    (tree / "docs/x.md").write_text("of no consequence")
+    carried(machine, there, project / "runs", with_oelm=True, running=["other"])
+    (tree / "src/oelm/a.py").write_text("2")
+    with pytest.raises(
+        LaunchError, match="is not the one that other is running with there; nothing was started"
+    ) as raised:
+        carried(machine, there, project / "runs", with_oelm=True, running=["other"])
+    assert "different there: oelm/a.py" in str(raised.value)
+    assert (there / "oelm/src/oelm/a.py").read_text() == "1"
+    carried(machine, there, project / "runs", with_oelm=True)
+    assert (there / "oelm/src/oelm/a.py").read_text() == "2"
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "hint"),
+    [
+        ({"known_hosts": "nobody"}, "the host key of 127.0.0.1 is not known", "connect once by hand"),
+        ({"known_hosts": "changed"}, "the host key of 127.0.0.1 is not the one that is known", "ssh-keygen -R"),
+        ({"key": "other_key"}, "127.0.0.1 does not let us in", "without a password"),
+        ({"port": True}, "127.0.0.1 cannot be reached", "ssh -F"),
+        ({"more": "  NoSuchOption yes\n"}, "the connection to 127.0.0.1 was lost", "the same command"),
+    ],
+)
+def test_who_cannot_be_reached_is_one_clear_message(sshd, there, project, change, what, hint):
+    address = sshd.address(there)
+    if change.pop("port", False):
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            free = one.getsockname()[1]
+        address = address.replace(f":{sshd.port}", f":{free}")
+    other = (sshd.folder / "other_key.pub").read_text()
+    (sshd.folder / "changed").write_text(f"[127.0.0.1]:{sshd.port} {other}")
+    cluster = Cluster(venv=sys.prefix, ssh=SshDefaults(config=str(sshd.client(**change))))
+    with pytest.raises(LaunchError) as raised:
+        Launches(address, cluster, project / "runs")(study_of())
+    assert str(raised.value).startswith(f"{what}\n")
+    for part in ("  where  ssh://", "  why    ", "  try    ", hint):
+        assert part in str(raised.value)
+    assert not there.exists()
+    assert (sshd.folder / "nobody").read_text() == "", "no key is accepted by us"
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(sshd, cluster, there, project):
+    write(there, project__mine_txt="mine")
+    with pytest.raises(LaunchError, match="holds something else; nothing was copied"):
+        Launches(sshd.address(there), cluster, project / "runs")(study_of())
+    assert files_in(there) == {"project/mine.txt"}
+
+
+def test_what_may_not_be_written_is_one_message(sshd, cluster, tmp_path, project):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LaunchError, match="the folder there cannot be used; nothing was started") as raised:
+        Launches(sshd.address(tmp_path / "file" / "below"), cluster, project / "runs")(study_of())
+    assert "Not a directory" in str(raised.value)
+
+
+def test_an_environment_that_cannot_be_used(sshd, cluster, there, monkeypatch):
+    machine = machine_at(place_from(sshd.address(there)), cluster)
+
+    def refused(**change):
+        with pytest.raises(LaunchError, match="; nothing was started") as raised:
+            ready_environment(machine, replace(cluster, **change), folder=str(there), tree=None, told=pytest.fail)
+        return str(raised.value)
+
+    assert refused(venv="/nowhere/venv").startswith("there is no virtual environment /nowhere/venv there;")
+    assert refused(venv="~/no'where").startswith("there is no virtual environment ~/no'where there;")
+    assert refused(modules=("no/such module",)).startswith("the modules no/such module cannot be loaded there;")
+    monkeypatch.setattr(environment, "__version__", "9.9.9")
+    assert f"there it is oelm {oelm.__version__}, here it is oelm 9.9.9" in refused()
+
+
+def test_a_study_is_started_once_and_what_ends_at_once_is_said(sshd, cluster, there):
+    machine = machine_at(place_from(sshd.address(there)), cluster)
+
+    def start(*words):
+        return ask(machine, remote._START, str(there), "tiny", str(there), '{"study": "tiny"}', *words)
+
+    broken = start("sh", "-c", "echo it is broken; exit 2")
+    assert (broken.code, broken.last_complaint) == (remote._ENDED, "it is broken")
+    assert start("true").code == 0, "nothing may be missing"
+    running = start("sleep", "600")
+    assert running.code == 0
+    try:
+        assert is_alive(running.said.strip())
+        assert os.getsid(int(running.said)) == int(running.said), "in a session of its own"
+        assert start("true").code == remote._RUNNING
+        (there / ".oelm").touch()
+        assert remote._looked(machine, lambda text: None) == (str(there), ["tiny"])
+    finally:
+        os.kill(int(running.said), signal.SIGTERM)
+    eventually(lambda: not is_alive(running.said.strip()))
+    assert start("true").code == 0
+    assert (there / "runs/tiny/study.json").read_text() == '{"study": "tiny"}\n'
+
+
+def test_a_clock_that_differs_is_said(sshd, cluster, there, project, monkeypatch):
+    now = time.time
+    monkeypatch.setattr(remote.time, "time", lambda: now() + 7200)
+    told = []
+    folder, running = remote._looked(machine_at(place_from(sshd.address(there)), cluster), told.append)
+    assert (folder, running) == (str(there), [])
+    assert "the clock of 127.0.0.1 is 2.0 h behind this one; its records have its times" in told
+
+
+def test_a_full_disk_there_is_one_message_and_nothing_is_started(project, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    if (why := why_no_small_disk(small)) is not None:
+        pytest.skip(why)
+    (project / "large.bin").write_bytes(os.urandom(4_000_000))
+    with real_sshd({}, small=small) as sshd:
+        cluster = Cluster(venv=sys.prefix, ssh=SshDefaults(config=str(sshd.config)))
+        start = Launches(sshd.address(small / "there"), cluster, project / "runs")
+        with pytest.raises(LaunchError) as raised:
+            start(study_of())
+        left = ask(machine_at(start.place, cluster), 'ls "$1"', str(small / "there")).said.split()
+    assert str(raised.value).startswith(f"there is no room for {project}; nothing was started\n")
+    assert f"  where  {small}/there/project/my project-" in str(raised.value)
+    assert any(why in str(raised.value) for why in ("No space left on device", "as on a full disk"))
+    assert "  try    make room" in str(raised.value)
+    assert "only 2 MB are free" in " ".join(start.told)
+    assert left == ["project"], "nothing was started"
+    assert is_full('rsync: [receiver] write failed on "x": Disk quota exceeded (122)')
+
+
+# -- an environment that is made there -----------------------------------------------------------------------------
+
+# Stands for a Python, and notes how it is called: installing torch takes minutes.
+PYTHON = """#!/bin/bash
+echo "$PIP_CONSTRAINT $*" >>"{folder}/called"
+case "$1 $2 $3" in
+  "-m venv --clear") rm -rf "$4"; mkdir -p "$4/bin" && cp -- "$0" "$4/bin/python" ;;
+  "-P -m oelm") echo "oelm {version}" ;;
+  "-m pip "*) [ ! -e "{folder}/no-network" ] || {{ echo "no network" >&2; exit 1; }} ;;
+esac
+"""
+
+
+def test_an_environment_is_made_once(sshd, there, tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text(PYTHON.format(folder=tmp_path, version=oelm.__version__))
+    python.chmod(0o755)
+    write(there, oelm__constraints_txt="", runs__other__compare_lock="")
+    cluster = Cluster(ssh=SshDefaults(config=str(sshd.config), python=str(python)))
+    machine = machine_at(place_from(sshd.address(there)), cluster)
+
+    def ready():
+        (tmp_path / "called").unlink(missing_ok=True)
+        venv = ready_environment(machine, cluster, folder=str(there), tree=f"{there}/oelm", told=lambda text: None)
+        assert venv == f"{there}/.venv"
+        return [line for line in (tmp_path / "called").read_text().splitlines() if " pip " in line]
+
+    (tmp_path / "no-network").touch()
+    with pytest.raises(LaunchError, match="could not be made; nothing was started") as raised:
+        ready()
+    assert "no network" in str(raised.value)
+    (tmp_path / "no-network").unlink()
+    first, second, *_ = ready()
+    pip = "constraints.txt -m pip --disable-pip-version-check install -q"
+    assert first == f"{pip} torch", "before anything asks for another build of it"
+    assert second == f"{pip} -e ."
+    assert ready() == [], "made already"
+
+    monkeypatch.setattr(environment, "_made_from", lambda tree: "something else")
+    with (there / "runs/other/compare.lock").open() as running:
+        fcntl.flock(running, fcntl.LOCK_EX)
+        with pytest.raises(LaunchError, match="another study is running in it; nothing was started"):
+            ready()
+    assert ready()
+    python.unlink()
+    shutil.rmtree(there / ".venv")
+    with pytest.raises(LaunchError, match=r"is no Python 3\.11 or later there; nothing was started"):
+        ready()
+
+
+# -- fetching ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(sshd, tmp_path):
+    """A study that has run there, as a job."""
+    folder = make_runs(tmp_path / "there", study_of(seeds=[0, 1]), examples=50, steps=10)
+    return Job(on=sshd.address(tmp_path / "there"), cells=(), facts={"study": "made", "runs": str(folder)})
+
+
+def test_fetching_brings_everything_but_what_belongs_there(made, cluster, tmp_path):
+    there, out = Path(made.facts["runs"]), tmp_path / "runs"
+    cell = "baseline/seed-0"
+    write(there / cell, log_txt="log", stop="", checkpoints__x="x", lease__t__holder_json="x", model__config_json="{}")
+    write(there / cell, tensorboard__events="x", _record_json_xyz="torn")
+    write(there, jobs_jsonl="", compare_lock="", compare_log="log")
+    assert fetch(made, out=out, models=False, cluster=cluster, told=pytest.fail) == 6
+    kept = {"record.json", "cell.json", "steps.jsonl", "predictions.parquet", "log.txt", "tensorboard/events"}
+    assert files_in(out / "made" / cell) == kept
+    assert {path.name for path in (out / "made").iterdir() if path.is_file()} == {"compare.log", "floor.json"}
+    for name in kept:
+        assert (out / "made" / cell / name).read_bytes() == (there / cell / name).read_bytes()
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
+    assert fetch(made, out=out, models=True, cluster=cluster, told=pytest.fail) == 6
+    assert files_in(out / "made" / cell) == kept | {"model/config.json"}
+    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
+
+
+def test_arms_may_have_the_names_of_files(sshd, cluster, tmp_path):
+    names = {
+        "model": {"init": "keep"},
+        "checkpoints": {"init": "keep", "freeze": "qk"},
+        "lease": {"init": "keep", "freeze": "q"},
+    }
+    study = study_of(
+        arms=names, seeds=[0], compare={"against": "model", "primary": {"metric": "accuracy", "better": "higher"}}
+    )
+    folder = make_runs(tmp_path / "there", study, examples=20, steps=10)
+    job = Job(on=sshd.address(tmp_path / "there"), cells=(), facts={"study": "made", "runs": str(folder)})
+    for models in (False, True):
+        assert fetch(job, out=tmp_path / f"runs-{models}", models=models, cluster=cluster, told=pytest.fail) == 3
+
+
+def test_what_is_finished_here_is_not_overwritten(made, cluster, tmp_path):
+    there, here = Path(made.facts["runs"]), make_runs(tmp_path / "runs", study_of(seeds=[0]), examples=20, steps=5)
+    done, other = "baseline/seed-0", "oelm-freeze/seed-0"
+    (there / other / "record.json").unlink()  # there it is not finished
+    shutil.rmtree(here / "freeze-only")
+    write(here / "freeze-only/seed-1", cell_json="{}", checkpoints__x="x", steps_jsonl="mine")
+    (there / "freeze-only/seed-1/record.json").unlink()
+    before = {name: (here / done / name).read_bytes() for name in files_in(here / done)}
+    unfinished = {name: (here / other / name).read_bytes() for name in files_in(here / other)}
+    floor = (here / "floor.json").read_bytes()
+    told = []
+    assert fetch(made, out=tmp_path / "runs", models=False, cluster=cluster, told=told.append) == 5
+    assert before == {name: (here / done / name).read_bytes() for name in files_in(here / done)}
+    assert unfinished == {name: (here / other / name).read_bytes() for name in files_in(here / other)}
+    assert floor == (here / "floor.json").read_bytes()
+    assert (here / "freeze-only/seed-1/steps.jsonl").read_text() == "mine", "it has a checkpoint to go on from"
+    assert status_of(here / "freeze-only/seed-0") == "done"
+    assert told == [f"{done} is finished here already, and stays as it is; there it is done"]
+
+
+def test_a_damaged_record_there_is_not_brought_here(made, cluster, tmp_path):
+    (Path(made.facts["runs"]) / "baseline/seed-0/record.json").write_text('{"format": 1}')
+    told = []
+    assert fetch(made, out=tmp_path / "runs", models=False, cluster=cluster, told=told.append) == 5
+    assert [text.split(":")[0] for text in told] == ["baseline/seed-0 is not fetched"]
+
+
+RELAY = """
+import os, select, socket, sys
+server = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+left = int(sys.argv[2])
+while left > 0:
+    for ready in select.select([0, server], [], [])[0]:
+        data = os.read(0, 65536) if ready == 0 else server.recv(min(65536, max(left, 1)))
+        if not data:
+            sys.exit()
+        if ready == 0:
+            server.sendall(data)
+        else:
+            left -= len(data)
+            os.write(1, data)
+"""
+
+
+def test_a_connection_that_is_lost_leaves_nothing_torn(made, sshd, cluster, tmp_path):
+    """It is cut after more and more bytes."""
+    there, out = Path(made.facts["runs"]), tmp_path / "runs"
+    for cell in there.glob("*/seed-*"):
+        (cell / "log.txt").write_bytes(os.urandom(100_000))
+    (tmp_path / "relay.py").write_text(RELAY)
+    seen = set()
+    for limit in (2_000, 60_000, 250_000, 500_000, 10_000_000):
+        more = f"  ProxyCommand {sys.executable} {tmp_path}/relay.py {sshd.port} {limit}\n"
+        cut = Cluster(ssh=SshDefaults(config=str(sshd.client(more=more))))
+        try:
+            fetch(made, out=out, models=False, cluster=cut, told=pytest.fail)
+            seen.add("whole")
+        except LaunchError:
+            seen.add("cut")
+        for record in out.rglob("record.json"):
+            for name in ("cell.json", "steps.jsonl", "predictions.parquet", "log.txt"):
+                theirs = there / record.parent.relative_to(out / "made") / name
+                assert (record.parent / name).read_bytes() == theirs.read_bytes()
+    assert seen == {"cut", "whole"}
+    assert len(list(out.rglob("record.json"))) == 6
+    assert not list(out.rglob(".*")), "nothing is left of the attempts"
+
+
+def test_showing_ends_with_whom_it_is_shown_to(sshd, tmp_path):
+    """Ctrl-C here ends what is shown there, and nothing else."""
+    file = tmp_path / "a log"
+    file.write_text("first line\n")
+    code = (
+        "import sys; from pathlib import Path; from oelm.launch.ssh import Machine, show;"
+        "from oelm.launch.place import place_from; from oelm.launch.remote import _SHOW;"
+        "machine = Machine(place=place_from(sys.argv[1]), config=Path(sys.argv[2]));"
+        "sys.exit(show(machine, _SHOW, '/', 'tail', '-f', sys.argv[3]))"
+    )
+    words = [sys.executable, "-c", code, sshd.address(), str(sshd.config), str(file)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        while process.stdout.readline() != "first line\n":  # a profile may say something before
+            assert process.poll() is None
+        assert showing(file)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+    eventually(lambda: not showing(file), seconds=20)
+
+
+def showing(file):
+    """Processes there that show a file."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[:2] == [b"tail", b"-f"] and str(file).encode() in words:
+            found.append(int(folder.name))
+    return found
