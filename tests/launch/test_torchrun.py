@@ -42,7 +42,7 @@ def test_two_processes_do_what_one_does(tmp_path, env):
 
 
 def test_a_language_model_that_gives_layers_back(tmp_path, env):
-    """What begins to learn in the middle is added up from then on."""
+    """What begins to learn in the middle is added up from then on, also after a stop."""
     text = tmp_path / "text.txt"
     text.write_text("<|endoftext|>".join(words for words, _ in tiny_study.texts(400, seed=3)))
     content = tiny_study.study(tmp_path)
@@ -56,19 +56,30 @@ def test_a_language_model_that_gives_layers_back(tmp_path, env):
             "tokenizer": {"train": "bpe", "vocab": 300},
         },
         "batch": {"size": 5},
+        "budget": {"steps": 100},
+        "evaluate": {"every": 100},
+        "checkpoint": {"every": 100},
     }
     content["arms"] = {
         "baseline": {"init": "keep", "freeze": "none"},
-        "given-back": {"init": "orthogonal", "freeze": "qk", "unfreeze": {"start": 0.4, "end": 0.6}},
+        "given-back": {"init": "orthogonal", "freeze": "qk", "unfreeze": {"start": 0.1, "end": 0.2}},
     }
     content["compare"] = {"against": "baseline", "primary": {"metric": "perplexity", "better": "lower"}}
     content["seeds"] = [0]
     study = tiny_study.write_study(tmp_path, content)
     words = ["compare", study, "--arms", "given-back"]
-    for out, more in (("one", []), ("two", ["--on", "torchrun", "--nproc", 2])):
-        done = run(*words, "--out", out, *more, env=env, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    check_same(*(tmp_path / out / "tiny" / "given-back" / "seed-0" for out in ("one", "two")))
+    done = run(*words, "--out", "one", env=env, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    one, two = (tmp_path / out / "tiny" / "given-back" / "seed-0" for out in ("one", "two"))
+    stopped = start(*words, "--out", "two", "--on", "torchrun", "--nproc", 2, env=env, cwd=tmp_path)
+    until(lambda: len(steps_of(two)) >= 30, what="thirty steps")
+    stopped.send_signal(signal.SIGTERM)
+    _, said = stopped.communicate(timeout=120)
+    assert stopped.returncode == 128 + signal.SIGTERM, said
+    done = run("resume", "two", env=env, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert oelm.read_record(two).provenance["starts"][1]["step"] >= 30
+    check_same(one, two)
 
 
 def listeners() -> set[tuple[str, str]]:

@@ -119,10 +119,14 @@ def test_clocks_do_not_matter(tmp_path, monkeypatch):
 def test_a_task_that_was_put_back_into_the_queue_takes_over_from_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "12")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     cell = tmp_path / "cell"
     token = on_another_machine(cell, silent=0)
     place = cell / "lease" / token / "holder.json"
-    write_json(place, {**read_json(place), "job": "12_3"})
+    write_json(place, {**read_json(place), "job": "12_3", "turn": 1})
+    with pytest.raises(CellError, match="job 12_3"):
+        take(cell)  # a neighbour in the same job
+    write_json(place, {**read_json(place), "turn": 0})
     with holding(cell):
         assert holder_of(cell).job == "12_3"
 

@@ -33,6 +33,9 @@ def logs(
     paths = [found.folder / LOG, *_of_slurm(found.study, found.cell)]
     if not follow and not any(path.exists() for path in paths):
         raise CellError(f"{found.name} has no log yet", hint=f"oelm status {found.study}, or: oelm logs {cell} -f")
+    if follow and not paths[0].exists():
+        for path in paths[1:]:  # why it could not begin
+            _show(path, found.folder, follow=False)
     for path in paths if not follow else paths[:1]:
         _show(path, found.folder, follow=follow)
 

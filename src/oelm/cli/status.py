@@ -1,6 +1,7 @@
 """`oelm status`: where the cells below a folder stand."""
 
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -10,11 +11,12 @@ import typer
 
 from oelm.cli.compare import JsonOption
 from oelm.records.standing import Standing
-from oelm.records.store import RUNS
+from oelm.records.store import FINISHED, RUNS
 from oelm.table import aligned
 from oelm.times import duration
 
 _SECONDS = 3.0  # between two looks
+_PATIENCE = 60.0  # seconds without anything that runs
 _LEFT = ("cell", "state", "where", "result")
 
 
@@ -41,27 +43,31 @@ def _watch(runs: Path) -> None:
 
     from oelm.launch.standings import standings
 
-    console, before = Console(highlight=False), ""
+    console, before, quiet = Console(highlight=False), "", 0.0
     if not console.is_terminal:
         while True:
             rows = standings(runs, told=_warn)
             if (now := _table(rows)) != before:
                 typer.echo(f"{time.strftime('%H:%M:%S')}\n{now}")
-            before = now
-            if not _is_going_on(rows):
+            before, quiet = now, _quiet(rows, quiet)
+            if quiet > _PATIENCE:
                 return
             time.sleep(_SECONDS)
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            rows = standings(runs)
+            rows = standings(runs, told=live.console.print)
             live.update(Text(f"{_table(rows)}\n\n{time.strftime('%H:%M:%S')}; Ctrl-C ends the looking"), refresh=True)
-            if not _is_going_on(rows):
+            quiet = _quiet(rows, quiet)
+            if quiet > _PATIENCE:
                 return
             time.sleep(_SECONDS)
 
 
-def _is_going_on(rows: list[Standing]) -> bool:
-    return any(row.state in ("queued", "running") for row in rows)
+def _quiet(rows: list[Standing], before: float) -> float:
+    """For how long nothing has gone on. Between two cells of one launch, a new process takes its time."""
+    if all(row.state in FINISHED for row in rows):
+        return math.inf
+    return 0.0 if any(row.state in ("queued", "running") for row in rows) else before + _SECONDS
 
 
 def _table(rows: list[Standing]) -> str:

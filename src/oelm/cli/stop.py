@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from oelm.cli.compare import JsonOption
-from oelm.errors import CellError
+from oelm.errors import CellError, OelmError, Stopped
+from oelm.launch.jobs import Job, read_jobs
 from oelm.records.store import FINISHED, RUNS, STUDY
 
 _SECONDS = 0.5  # between two looks
@@ -46,15 +47,15 @@ def resume(
 ) -> None:
     """Go on with what is missing of every study below a folder, where and how it was started last."""
     from oelm.cli.compare import started
-    from oelm.launch.jobs import read_jobs
     from oelm.launch.launch import Launch
     from oelm.launch.standings import studies_below
     from oelm.launch.where import Where
     from oelm.study.load import load_study
 
-    folders = [(folder, jobs[-1]) for folder in studies_below(runs) if (jobs := read_jobs(folder))]
+    folders = [(folder, job) for folder in studies_below(runs) for job in _open_jobs(read_jobs(folder))]
     if not folders:
         raise CellError(f"nothing was started below {runs}", hint="oelm compare STUDY")
+    code = 0
     for folder, job in folders:
         launch = Launch(
             study=load_study(folder / STUDY),
@@ -66,7 +67,17 @@ def resume(
         if not launch.job().cells:
             typer.echo(f"{folder}: nothing is missing")
             continue
-        started(launch, as_json=as_json)
+        try:
+            started(launch, as_json=as_json)
+        except typer.Exit as end:  # some cells did not come to a good end; the other studies go on
+            code = code or end.exit_code
+        except Stopped:
+            raise
+        except OelmError as error:
+            _say(f"{folder}: {error}")
+            code = 2
+    if code:
+        raise typer.Exit(code)
 
 
 def fetch(
@@ -76,16 +87,34 @@ def fetch(
     """Bring the records of studies that run over ssh back to this machine."""
     from oelm.launch import remote
     from oelm.launch.cluster import load_cluster
-    from oelm.launch.jobs import read_jobs
     from oelm.launch.standings import studies_below
     from oelm.launch.where import SSH
 
     found = [(folder, job) for folder in studies_below(runs) for job in read_jobs(folder) if job.on.startswith(SSH)]
     if not found:
         raise CellError(f"nothing below {runs} was started over ssh", hint="oelm compare STUDY --on ssh://user@host")
+    code = 0
     for folder, job in {(folder, job.on): (folder, job) for folder, job in found}.values():
-        number = remote.fetch(job, out=folder.parent, models=models, cluster=load_cluster(), told=_say)
+        try:
+            number = remote.fetch(job, out=folder.parent, models=models, cluster=load_cluster(), told=_say)
+        except OelmError as error:
+            _say(f"{folder}: {error}")
+            code = 2
+            continue
         typer.echo(f"{folder}: {number} of {len(job.cells)} cells from {job.on}; then: oelm report {folder}")
+    if code:
+        raise typer.Exit(code)
+
+
+def _open_jobs(jobs: list[Job]) -> list[Job]:
+    """The last job of every cell, each once, the latest first."""
+    later: set[str] = set()
+    found = []
+    for job in reversed(jobs):
+        if not later.issuperset(job.cells):
+            found.append(job)
+        later.update(job.cells)
+    return found
 
 
 def _say(text: str) -> None:

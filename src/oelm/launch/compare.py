@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +13,7 @@ from oelm.analysis.results import AllLeftOut, LeftOut, Results, read_results
 from oelm.errors import CellError, OelmError, Stopped, StudyError, did_you_mean
 from oelm.launch.jobs import Job, keep_job
 from oelm.launch.tuning import best_point
-from oelm.records.lease import STOP, holder_of
+from oelm.records.lease import STOP, Held, holder_of
 from oelm.records.record import Record, read_record
 from oelm.records.standing import status_of
 from oelm.records.store import FINISHED, RUNS, STUDY, write_json, writing
@@ -38,8 +40,9 @@ class Begun:
 
     @property
     def file(self) -> Path:
-        """The study with everything in it, for processes that run its cells."""
-        return self.folder / STUDY
+        """The study with everything in it, for processes that run its cells, also if another is begun meanwhile."""
+        text = json.dumps(self.study.to_dict(), sort_keys=True)
+        return self.folder / f"study-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
 
     def missing(self, some: Sequence[Cell]) -> list[Cell]:
         return [cell for cell in some if status_of(self.folder / cell.folder) not in FINISHED]
@@ -70,10 +73,15 @@ def looked_at(
 
 
 def begin(begun: Begun) -> None:
-    """Put the study there. Cells that were stopped may run again."""
+    """Put the study there."""
     with writing(begun.folder):
         begun.folder.mkdir(parents=True, exist_ok=True)
-    write_json(begun.file, begun.study.to_dict())
+    for file in (begun.file, begun.folder / STUDY):
+        write_json(file, begun.study.to_dict())
+
+
+def release(begun: Begun) -> None:
+    """Cells that were stopped may run again."""
     for stage in begun.stages:
         for cell in stage:
             with writing(begun.folder / cell.folder):
@@ -102,6 +110,7 @@ def compare(
     if ran:
         check_arms([resolve(study, Cell(arm=arm, seed=part.seeds[0])) for arm in part.arms], watch=watch)
     begin(begun)
+    release(begun)
     if job is not None and job.cells:
         keep_job(begun.folder, job)
     runner(begun, tuning_cells(part), watch)
@@ -130,6 +139,8 @@ def in_this_process(begun: Begun, some: Sequence[Cell], watch: Watch) -> None:
             continue
         try:
             run_named(begun.study, str(cell), out=begun.out, watch=watch)
+        except Held:  # somebody was quicker
+            waiting.put_back(cell)
         except Stopped:
             if not is_to_stop(begun.folder / cell.folder):
                 raise
@@ -145,6 +156,9 @@ class Waiting:
 
     def __len__(self) -> int:
         return len(self._cells)
+
+    def put_back(self, cell: Cell) -> None:
+        self._cells.append(cell)
 
     def clear(self) -> None:
         self._cells.clear()

@@ -21,7 +21,16 @@ from oelm.records.store import CHECKPOINTS, FINISHED, MODEL, RECORD, STUDY, cell
 
 _CELL = "seed-*"  # the folder of a cell; an arm may have the name of anything in it
 # What belongs to the machine that runs a cell: to go on from, to hold it by, and files that are being written.
-_STAYS = (f"{_CELL}/{CHECKPOINTS}/", f"{_CELL}/lease/", f"{_CELL}/{STOP}", f"/{STUDY}", "/jobs.jsonl", "/*.lock", ".*")
+_STAYS = (
+    f"{_CELL}/{CHECKPOINTS}/",
+    f"{_CELL}/lease/",
+    f"{_CELL}/{STOP}",
+    f"/{STUDY}",
+    "/study-*.json",
+    "/jobs.jsonl",
+    "/*.lock",
+    ".*",
+)
 _OPTIONS = ("-rt", "--prune-empty-dirs", *(f"--exclude={name}" for name in _STAYS))
 _RECORDS = ("--include=*/", f"--include={_CELL}/{RECORD}", "--exclude=*")
 _REST = (f"--exclude={_CELL}/{RECORD}", f"--exclude={_CELL}/{MODEL}/")

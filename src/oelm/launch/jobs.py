@@ -1,7 +1,9 @@
 """Job: what was launched, where and with which options, so that it can be asked about, stopped and resumed."""
 
 import json
+import os
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,10 @@ def keep_job(folder: Path, job: Job) -> None:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / _JOBS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(job)) + "\n")
+            # On a line of its own, even if the one before was not written to its end.
+            file.write("\n" + json.dumps(asdict(job)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def read_jobs(folder: Path) -> list[Job]:
@@ -39,8 +44,11 @@ def read_jobs(folder: Path) -> list[Job]:
         lines = (folder / _JOBS).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return []
+    found = []
+    for line in lines:
+        with suppress(ValueError):  # not written whole
+            found.append(json.loads(line))
     try:
-        found = [json.loads(line) for line in lines]
         return [Job(**{**row, "cells": tuple(row["cells"])}) for row in found]
     except (ValueError, TypeError, LookupError) as error:
         raise CellError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from oelm.analysis.results import Results
 from oelm.errors import LaunchError
-from oelm.launch.compare import Begun, Runner, begin, compare, in_this_process, looked_at
+from oelm.launch.compare import Begun, Runner, begin, compare, in_this_process, looked_at, release
 from oelm.launch.jobs import Job, keep_job
 from oelm.launch.where import LOCAL, SLURM, TORCHRUN, Where
 from oelm.study.study import Study
@@ -80,6 +80,7 @@ class Launch:
                 cluster=cluster,
                 told=told,
             )
+        release(begun)
         job = replace(kept, facts=job.facts)
         keep_job(begun.folder, job)
         return job

@@ -109,7 +109,8 @@ def launch(
     runs = f"{folder}/runs"
     words = [f"{venv}/bin/python", "-P", "-m", "oelm", "compare", f"{runs}/{study.name}/study.json", "--on", "local"]
     words += ["--out", runs]
-    words += ["--workers", str(number)] if (number := workers or cluster.ssh.workers) else []
+    number = cluster.ssh.workers if workers is None else workers
+    words += [] if number is None else ["--workers", str(number)]
     words += [] if arms is None else ["--arms", ",".join(arms)]
     words += [] if seeds is None else ["--seeds", ",".join(map(str, seeds))]
     script = entering(cluster, venv) + _START

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from oelm.errors import OelmError
 from oelm.launch.cluster import load_cluster
 from oelm.launch.jobs import Job, read_jobs
 from oelm.launch.standings import Found
@@ -13,24 +14,28 @@ from oelm.records.store import writing
 
 
 def ask_to_stop(meant: Sequence[Found]) -> list[Found]:
-    """Ask cells to stop; those whose checkpoint can be waited for."""
-    here = []
+    """Ask cells to stop; those whose checkpoint can be waited for. A place that does not answer keeps none from it."""
+    here, problems = [], []
     for study in dict.fromkeys(one.study for one in meant):
-        mine = [one for one in meant if one.study == study]
         jobs = read_jobs(study)
+        mine = [one for one in meant if one.study == study]
         last = {one: next((job for job in reversed(jobs) if one.cell in job.cells), None) for one in mine}
-        for job in {id(job): job for job in last.values() if job is not None}.values():
-            of_job = [one for one, its in last.items() if its is job]
-            if job.on.startswith(SSH):
-                _over_ssh(job, of_job)
         stay = [one for one in mine if not _is_remote(last[one])]
         for one in stay:
             with writing(one.folder):
                 one.folder.mkdir(parents=True, exist_ok=True)
                 (one.folder / STOP).touch()
-        for job in {id(job): job for job in last.values() if job is not None and job.on == SLURM}.values():
-            _in_queue(job, [one for one in stay if last[one] is job])
         here += stay
+        for job in jobs:
+            try:
+                if job.on == SLURM:
+                    _in_queue(job, [one for one in stay if one.cell in job.cells])
+                elif _is_remote(job) and (there := [one for one in mine if last[one] is job]):
+                    _over_ssh(job, there)
+            except OelmError as error:
+                problems.append(error)
+    if problems:
+        raise problems[0]
     return here
 
 

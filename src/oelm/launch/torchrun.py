@@ -7,6 +7,7 @@ torchrun's listens on a socket. What they tell each other goes over the given in
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -40,6 +41,8 @@ class Torchrun:
     def __post_init__(self) -> None:
         if self.nproc < 1 or self.nnodes < 1:
             raise LaunchError("a cell needs at least one process", hint="--nproc 2")
+        if self.meeting is not None and not re.fullmatch(r"[\w.-]{1,100}", self.meeting):
+            raise LaunchError(f"{self.meeting!r} is no name to meet by", hint="letters, digits, '.', '_' or '-'")
         if self.nnodes > 1 and self.meeting is None:
             raise LaunchError(
                 f"{self.nnodes} agents need a name to meet by", hint="the same --meeting NAME for each of them"
@@ -59,18 +62,26 @@ class Torchrun:
                     continue
                 child = self._start(begun, cell)
                 _follow(begun, child, stop, watch, done=total - len(waiting) - 1, of=total)
-                tell(begun, child, watch)  # by the record: processes may fall over at their exit, with all work done
+                tell(
+                    begun, child, watch, waiting
+                )  # by the record: processes may fall over at their exit, with all work done
                 if not together:  # elsewhere others may still look at them; they go with the next lease
                     for file in (begun.folder / cell.folder).glob(".store-*"):
                         file.unlink(missing_ok=True)
         if stop.signal is not None:
-            raise Stopped("stopped; the cell that ran has written its checkpoint", signal=stop.signal)
+            raise Stopped("stopped; `oelm logs` says at which step", signal=stop.signal)
 
     def _start(self, begun: Begun, cell: Cell) -> Child:
         folder = begun.folder / cell.folder
         folder.mkdir(parents=True, exist_ok=True)
         meeting = self.meeting or secrets.token_hex(4)
         store = (folder / f".store-{meeting}").absolute()
+        if store.exists():  # it is made when all agents have met
+            raise LaunchError(
+                f"the meeting '{meeting}' was held already",
+                where=str(folder),
+                hint="the same command on every machine, with a new --meeting",
+            )
         told = tempfile.TemporaryFile()  # noqa: SIM115
         process = subprocess.Popen(
             [*self.command(store=str(store), meeting=meeting), *cell_words(begun.file, str(cell), out=begun.out)],
@@ -94,6 +105,7 @@ class Torchrun:
         return {
             STORE: store,
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # it would listen on every interface
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "600",  # seconds for a checkpoint; else it has 30
             "GLOO_SOCKET_IFNAME": self.interface,
             "NCCL_SOCKET_IFNAME": self.interface,
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import IO
 
 from oelm.errors import LaunchError, Stopped
 from oelm.launch.compare import Begun, Waiting, is_to_stop
+from oelm.records.lease import holder_of
 from oelm.records.standing import Standing, standing_of, status_of
 from oelm.records.store import FINISHED
 from oelm.study.plan import Cell
@@ -22,6 +24,7 @@ from oelm.train.signals import listening
 from oelm.train.watch import Watch
 
 _LOOK = 0.25  # seconds
+_OURS = re.compile(r"[A-Z]\w*(Error|Failed|Held|Layout|Lost): ")
 _SHOWN = 3  # last lines of a process that ended without a record
 
 
@@ -37,7 +40,10 @@ class Child:
     def last_words(self) -> str:
         self.told.seek(0)
         lines = self.told.read().decode(errors="replace").strip().splitlines()
-        return " ".join(line.strip() for line in lines[-_SHOWN:])
+        # Under torchrun, what we said comes before what it says about it.
+        ours = next((number for number, line in enumerate(lines) if _OURS.match(line)), None)
+        some = lines[-_SHOWN:] if ours is None else lines[ours : ours + _SHOWN]
+        return " ".join(line.strip() for line in some)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +74,7 @@ class Workers:
                     for slot, child in list(running.items()):
                         if child.process.poll() is not None:
                             del running[slot]
-                            tell(begun, child, watch)
+                            tell(begun, child, watch, waiting)
                     watch.shows(
                         [standing(begun, child) for child in running.values()],
                         done=total - len(waiting) - len(running),
@@ -129,11 +135,13 @@ def _ask(running: dict[int, Child], number: int) -> None:
         child.process.send_signal(number)
 
 
-def tell(begun: Begun, child: Child, watch: Watch) -> None:
-    """What became of a cell: its record says it, or nothing does."""
+def tell(begun: Begun, child: Child, watch: Watch, waiting: Waiting) -> None:
+    """What became of a cell: its record says it, or nothing does. One that somebody else took first waits again."""
     folder = begun.folder / child.cell.folder
-    status = status_of(folder)
-    if status in (*FINISHED, "failed"):
+    status, holder = status_of(folder), holder_of(folder)
+    if holder is not None and holder.is_alive:
+        waiting.put_back(child.cell)
+    elif status in (*FINISHED, "failed"):
         watch.ends(child.cell, status=status)
     elif is_to_stop(folder):
         watch.says(f"{child.cell} was asked to stop, and has; the others go on")

@@ -40,6 +40,10 @@ STOP = "stop"
 """A file of this name in a cell's folder asks its holder to stop, wherever it is, and keeps others from starting."""
 
 
+class Held(CellError):
+    """Another process works on the cell."""
+
+
 class LeaseLost(CellError):
     """Another process has taken the cell over, because this one seemed to be dead."""
 
@@ -53,6 +57,8 @@ class Holder:
     pid: int
     job: str | None
     """Of a batch system."""
+    turn: int
+    """How often that job was put back into the queue before."""
     since: str
     is_alive: bool
 
@@ -99,10 +105,17 @@ class Lease:
         """Move what was made in `place` to `name` in the folder, in the place of what is there."""
         target = self.folder / name
         with self._fenced():
+            self.check()
             if target.is_dir():
                 self.remove(target)
             target.parent.mkdir(exist_ok=True)
             made.rename(target)
+
+    def rename(self, name: str, new: str) -> None:
+        """Give a file of the folder another name: by way of our place, which who was replaced does not have."""
+        with self._fenced():
+            (self.folder / name).rename(self.place / new)
+            (self.place / new).rename(self.folder / new)
 
     def remove(self, path: Path) -> None:
         """Remove a file or a folder of the cell, if it is there."""
@@ -120,7 +133,8 @@ class Lease:
 
     def check(self) -> None:
         """Raises if the cell is not ours any more."""
-        if not self.place.is_dir():
+        if not (self.place / _HOLDER).is_file():
+            shutil.rmtree(self.place, ignore_errors=True)  # libraries make folders anew that were taken from us
             now = holder_of(self.folder)
             raise LeaseLost(
                 f"{self.folder} was taken over by another process; this one writes nothing more",
@@ -193,8 +207,9 @@ def _taken(folder: Path) -> str:
             before = holder_of(folder)
             if before is None:
                 continue  # let go just now
-            if before.is_alive and not (before.job is not None and before.job == me["job"]):
-                raise CellError(f"another process is working on {folder}", why=str(before))
+            myself_before = before.job is not None and before.job == me["job"] and before.turn < me["turn"]
+            if before.is_alive and not myself_before:
+                raise Held(f"another process is working on {folder}", why=str(before))
             try:
                 (folder / _LEASE / before.token).rename(folder / _LEASE / token)
             except FileNotFoundError:
@@ -231,12 +246,13 @@ def leftovers(folder: Path) -> list[Path]:
 
 def holder_of(folder: Path) -> Holder | None:
     """Who holds a cell, or did when it died; None for nobody."""
+    lease, token = folder / _LEASE, ""
     for _ in range(100):  # it may change hands while we look
-        lease = folder / _LEASE
         try:
-            token = next((place.name for place in lease.iterdir()), None)
-            if token is None:
+            places = sorted(lease.iterdir(), key=lambda place: not (place / _HOLDER).exists())
+            if not places:
                 return None
+            token = places[0].name
             entered, touched = lease.stat().st_mtime, (lease / token / _HOLDER).stat().st_mtime
             told = read_json(lease / token / _HOLDER)
         except (FileNotFoundError, NotADirectoryError):
@@ -246,7 +262,7 @@ def holder_of(folder: Path) -> Holder | None:
         if told is None:
             continue
         try:
-            pid = int(told["pid"])
+            pid, turn = int(told["pid"]), int(told.get("turn") or 0)
         except (LookupError, TypeError, ValueError):
             raise CellError(f"{lease / token / _HOLDER} is damaged", hint=f"remove {lease}") from None
         if told.get("token") != token:  # taken over in this moment; who it is will stand there in the next
@@ -261,10 +277,20 @@ def holder_of(folder: Path) -> Holder | None:
             host=str(told.get("host")),
             pid=pid,
             job=None if job is None else str(job),
+            turn=turn,
             since=str(told.get("since")),
             is_alive=alive,
         )
-    raise CellError(f"{folder / _LEASE} changes hands all the time", hint="try again")
+    # A folder that nobody has signed: made anew by a library, after its holder was replaced.
+    return Holder(
+        token=token,
+        host="a machine that has not said which",
+        pid=0,
+        job=None,
+        turn=0,
+        since="?",
+        is_alive=_now(folder) - lease.stat().st_mtime < LASTS,
+    )
 
 
 def _myself(token: str) -> dict[str, Any]:
@@ -273,6 +299,7 @@ def _myself(token: str) -> dict[str, Any]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "job": _job(),
+        "turn": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
         "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         "machine": _machine(),
         "began": _began(os.getpid()),

@@ -63,7 +63,7 @@ def run(resolved: Resolved, *, root: Path, watch: Watch) -> Record:
             return record
         if record is not None and lease is not None:
             # It failed; what it said is kept, and it is tried again from its last checkpoint.
-            (folder / RECORD).rename(folder / f"failed-{time.strftime('%Y%m%d-%H%M%S')}.json")
+            lease.rename(RECORD, f"failed-{time.strftime('%Y%m%d-%H%M%S')}.json")
         if lease is None:
             return _run(resolved, root, None, Watch(), ranks)
         with logged(watch, folder / LOG) as watch:
@@ -121,6 +121,9 @@ def _run(resolved: Resolved, root: Path, lease: Lease | None, watch: Watch, rank
     if lease is not None and record.status == "done":
         lease.remove(folder / CHECKPOINTS)
     watch.ends(resolved.cell, status=status)
+    if status == "failed" and ranks.number > 1:  # the others may wait for this process in the middle of a step
+        assert error is not None
+        raise CellError(f"{resolved.cell} failed", why=error["what"])
     if stop.signal is not None:  # it came too late for this cell, and in time for the next
         raise Stopped(f"stopped after {resolved.cell}", signal=stop.signal)
     return record

@@ -130,6 +130,12 @@ class Loop:
             runner.compile()
         return runner  # type: ignore[no-any-return]
 
+    def _give_back(self, progress: float) -> None:
+        """Layers that are due learn from here on, and their gradients are added up like all others."""
+        if self.applied.advance(progress, optimizer=self.optimizer) and self.ranks.number > 1:
+            self.accelerator.unwrap_model(self.runner, keep_fp32_wrapper=False)
+            self.runner = self._wrapped()
+
     # -- the whole of it ---------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -151,10 +157,7 @@ class Loop:
         began = time.perf_counter()
         step = self.state.step
         if self.applied.treatment.unfreeze is not None:
-            given = self.applied.advance(step / self.total, optimizer=self.optimizer)
-            if given and self.ranks.number > 1:  # their gradients are to be added up as well
-                self.accelerator.unwrap_model(self.runner, keep_fp32_wrapper=False)
-                self.runner = self._wrapped()
+            self._give_back(step / self.total)
         lr = lr_at(step, total=self.total, peak=self.recipe.optimizer.lr, schedule=self.recipe.schedule)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -335,6 +338,7 @@ class Loop:
     def _stop(self) -> None:
         if self.state.step != self._checkpointed:
             self._save()
+        self.ranks.any(False)  # torchrun ends all when one leaves: nobody does before it is written
         raise Stopped(
             f"stopped at step {self.state.step} of {self.total}; the checkpoint is written",
             signal=self.stop.signal or signal.SIGTERM,  # which another process got
@@ -347,7 +351,7 @@ class Loop:
         self.state = State(**state)
         if self.applied.treatment.unfreeze is not None and self.state.step > 0:
             # The step before the checkpoint is the last at which layers may have been given back.
-            self.applied.advance((self.state.step - 1) / self.total, optimizer=self.optimizer)
+            self._give_back((self.state.step - 1) / self.total)
         if frozen != self.applied.frozen_hashes:
             raise CellError(
                 "the frozen weights are not those this cell was started with",
