@@ -33,41 +33,52 @@ def states(env, cwd: Path, *words) -> dict[str, str]:
 @pytest.mark.slow
 def test_two_at_once_give_the_same_bits_as_one_after_the_other(tmp_path, env):
     study = tiny_study.make(tmp_path)
-    one = run("compare", study, "--out", "one", env=env, cwd=tmp_path)
+    one = run("compare", study, "--out", "one", "--seeds", 0, env=env, cwd=tmp_path)
     assert one.returncode == 0, one.stderr
     secret = "hunter2-in-the-environment"
-    two = run("compare", study, "--out", "two", "--workers", 2, env={**env, "WANDB_API_KEY": secret}, cwd=tmp_path)
+    two = run(
+        "compare",
+        study,
+        "--out",
+        "two",
+        "--seeds",
+        0,
+        "--workers",
+        2,
+        env={**env, "WANDB_API_KEY": secret},
+        cwd=tmp_path,
+    )
     assert two.returncode == 0, two.stderr
     assert not [
         path for path in (tmp_path / "two").rglob("*") if path.is_file() and secret.encode() in path.read_bytes()
     ]
     assert oelm.read_record(tmp_path / "two/tiny/baseline/seed-0").provenance["environment"]["OMP_NUM_THREADS"] == "1"
     assert "oelm-freeze - baseline, by seed" in two.stdout
-    for cell in CELLS:
+    for cell in CELLS[::2]:
         assert bits_of(tmp_path / "one" / "tiny" / cell) == bits_of(tmp_path / "two" / "tiny" / cell)
-    for cell in CELLS:
+    for cell in CELLS[::2]:
         assert f"{cell}: done" in two.stderr
     log = run("logs", "baseline/seed-0", "--runs", "two", env=env, cwd=tmp_path)
     assert "select accuracy" in log.stdout
-    assert set(states(env, tmp_path, "two").values()) == {"done"}
+    assert list(states(env, tmp_path, "two").values()) == ["done", "done", "waiting", "waiting"]
 
 
 @pytest.mark.slow
 def test_a_cell_that_is_killed_does_not_stop_the_others_and_goes_on_later(tmp_path, env):
-    study = tiny_study.make(tmp_path, budget={"steps": 120}, evaluate={"every": 60}, checkpoint={"every": 20})
+    study = tiny_study.make(tmp_path, budget={"steps": 400}, evaluate={"every": 200}, checkpoint={"every": 20})
     victim = tmp_path / "runs/tiny/baseline/seed-0"
-    compared = start("compare", study, "--workers", 2, env=env, cwd=tmp_path)
-    until(lambda: (victim / "checkpoints" / "step-0000020").exists(), what="a checkpoint")
+    compared = start("compare", study, "--seeds", 0, "--workers", 2, env=env, cwd=tmp_path)
+    until(lambda: any((victim / "checkpoints").glob("step-*")), what="a checkpoint")
     os.kill(holder_of(victim).pid, signal.SIGKILL)
     _, said = compared.communicate(timeout=300)
     assert compared.returncode == 1, said
     assert "baseline/seed-0 was ended by signal 9 and has no record" in said
     assert status_of(victim) == "stopped"
-    assert [status_of(tmp_path / "runs/tiny" / cell) for cell in CELLS[1:]] == ["done"] * 3
+    assert status_of(tmp_path / "runs/tiny/oelm-freeze/seed-0") == "done"
     again = run("resume", "runs", env=env, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "goes on from step " in (victim / "log.txt").read_text()
-    assert len(steps_of(victim)) == 120
+    assert len(steps_of(victim)) == 400
 
 
 @pytest.mark.slow
