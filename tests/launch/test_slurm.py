@@ -11,7 +11,7 @@ from cluster.real_slurm import real_slurm, wait_for, why_not
 from oelm.errors import LaunchError
 from oelm.launch.cluster import Cluster
 from oelm.launch.jobs import keep_job
-from oelm.launch.slurm import Slurm, Task, cancel, states, submit
+from oelm.launch.slurm import Slurm, Submission, Task, cancel, states, submit
 from oelm.launch.standings import standings
 from oelm.records.standing import status_of
 from oelm.records.store import STUDY, write_json
@@ -43,9 +43,8 @@ def launch(study: Path, *stages: list[str], cluster: Cluster | None = None, **op
     folder = study.parent / "runs" / "tiny"
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / STUDY, load_study(study).to_dict())
-    return submit(
-        study_name="tiny",
-        stages=stages,
+    given = Submission(
+        name="tiny",
         study=Path("runs/tiny/study.json"),
         out=Path("runs"),
         folder=Path("runs/tiny"),
@@ -53,6 +52,7 @@ def launch(study: Path, *stages: list[str], cluster: Cluster | None = None, **op
         cluster=cluster or Cluster(),
         workdir=study.parent,
     )
+    return submit(given, stages)
 
 
 def finished(study: Path, *cells: str) -> bool:

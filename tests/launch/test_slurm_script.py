@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oelm.errors import LaunchError
 from oelm.launch.cluster import Cluster, SlurmDefaults, SshDefaults, load_cluster, seconds
 from oelm.launch.jobs import Job
-from oelm.launch.slurm import Slurm, Task, cancel, render, rendered, states, submit
+from oelm.launch.slurm import Slurm, Submission, Task, cancel, render, rendered, states, submit
 
 CELLS = ("baseline/tune/optimizer.lr=0.0001/seed-100", "baseline/seed-0", "oelm-freeze/seed-0")
 PLACES = {"study": Path("runs/tiny/study.json"), "out": Path("runs"), "folder": Path("runs/tiny")}
@@ -22,7 +22,8 @@ PLACES = {"study": Path("runs/tiny/study.json"), "out": Path("runs"), "folder": 
 
 def script(*, cells=CELLS, name="tiny", cluster=None, workdir=Path("/shared"), places=PLACES, **options):
     made = Slurm(**options)
-    return render(name=name, cells=cells, options=made, cluster=cluster or Cluster(), workdir=workdir, **places)
+    given = Submission(name=name, options=made, cluster=cluster or Cluster(), workdir=workdir, **places)
+    return render(given, cells)
 
 
 def directives(text):
@@ -327,7 +328,8 @@ STAGES = [CELLS[:1], CELLS[1:]]
 
 def launch(stages=STAGES, *, workdir, call=submit, cluster=None, **options):
     made = Slurm(**options)
-    return call(study_name="tiny", stages=stages, options=made, cluster=cluster or Cluster(), workdir=workdir, **PLACES)
+    given = Submission(name="tiny", options=made, cluster=cluster or Cluster(), workdir=workdir, **PLACES)
+    return call(given, stages)
 
 
 @pytest.fixture

@@ -80,12 +80,14 @@ def begin(begun: Begun) -> None:
         write_json(file, begun.study.to_dict())
 
 
-def release(begun: Begun) -> None:
-    """Cells that were stopped may run again."""
-    for stage in begun.stages:
-        for cell in stage:
-            with writing(begun.folder / cell.folder):
-                (begun.folder / cell.folder / STOP).unlink(missing_ok=True)
+def release(begun: Begun) -> list[Path]:
+    """Let cells that were stopped run again; what asked them to stop, and is gone."""
+    stops = [begun.folder / cell.folder / STOP for stage in begun.stages for cell in stage]
+    there = [stop for stop in stops if stop.exists()]
+    with writing(begun.folder):
+        for stop in there:
+            stop.unlink(missing_ok=True)
+    return there
 
 
 def compare(

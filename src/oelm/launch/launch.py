@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oelm.analysis.results import Results
-from oelm.errors import LaunchError
+from oelm.errors import LaunchError, OelmError
 from oelm.launch.compare import Begun, Runner, begin, compare, in_this_process, looked_at, release
 from oelm.launch.jobs import Job, keep_job
 from oelm.launch.where import LOCAL, SLURM, TORCHRUN, Where
@@ -16,7 +16,7 @@ from oelm.study.study import Study
 from oelm.train.watch import Watch
 
 if TYPE_CHECKING:
-    from oelm.launch.slurm import Slurm
+    from oelm.launch.slurm import Submission
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +49,18 @@ class Launch:
         stages = [[str(cell) for cell in stage] for stage in begun.stages]
         if not stages:
             raise LaunchError(f"nothing is missing of {begun.folder}", hint=f"oelm report {begun.folder}")
-        kept, cluster = self.job(), load_cluster()
+        kept = self.job()
         begin(begun)
         if self.where.kind == SLURM:
             from oelm.launch import slurm
 
-            job = slurm.submit(
-                study_name=self.study.name,
-                stages=stages,
-                study=begun.file.absolute(),
-                out=self.out.absolute(),
-                folder=begun.folder.absolute(),
-                options=_slurm_options(self.where),
-                cluster=cluster,
-                workdir=Path.cwd(),
-            )
+            stops = release(begun)  # before: a task may start at once
+            try:
+                job = slurm.submit(self._submission(begun), stages)
+            except OelmError:
+                for stop in stops:
+                    stop.touch()
+                raise
         else:
             from oelm.launch import remote
             from oelm.launch.place import place_from
@@ -77,10 +74,9 @@ class Launch:
                 arms=self.arms,
                 seeds=self.seeds,
                 workers=self.where.workers,
-                cluster=cluster,
+                cluster=load_cluster(),
                 told=told,
             )
-        release(begun)
         job = replace(kept, facts=job.facts)
         keep_job(begun.folder, job)
         return job
@@ -88,25 +84,23 @@ class Launch:
     def scripts(self) -> list[str]:
         """What `elsewhere` would give to Slurm."""
         from oelm.launch import slurm
-        from oelm.launch.cluster import load_cluster
 
-        begun, cluster = self.begun(), load_cluster()
-        return slurm.rendered(
-            study_name=self.study.name,
-            stages=[[str(cell) for cell in stage] for stage in begun.stages],
+        begun = self.begun()
+        return slurm.rendered(self._submission(begun), [[str(cell) for cell in stage] for stage in begun.stages])
+
+    def _submission(self, begun: Begun) -> Submission:
+        from oelm.launch.cluster import load_cluster
+        from oelm.launch.slurm import Slurm, Submission
+
+        return Submission(
+            name=self.study.name,
             study=begun.file.absolute(),
             out=self.out.absolute(),
             folder=begun.folder.absolute(),
-            options=_slurm_options(self.where),
-            cluster=cluster,
+            options=Slurm(**self.where.said()),
+            cluster=load_cluster(),
             workdir=Path.cwd(),
         )
-
-
-def _slurm_options(where: Where) -> Slurm:
-    from oelm.launch.slurm import Slurm
-
-    return Slurm(**where.said())
 
 
 def runner_for(where: Where) -> Runner:

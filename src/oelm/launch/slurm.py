@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from oelm.errors import LaunchError
-from oelm.launch.cluster import Cluster
 from oelm.launch.jobs import Job
 from oelm.launch.slurm_commands import no_slurm, run, said
-from oelm.launch.slurm_script import Slurm, overruling, render
+from oelm.launch.slurm_script import Slurm, Submission, overruling, render
 from oelm.records.store import write_text, writing
 
-__all__ = ["Slurm", "Task", "cancel", "render", "rendered", "states", "submit"]
+__all__ = ["Slurm", "Submission", "Task", "cancel", "render", "rendered", "states", "submit"]
 
 _LARGEST_ARRAY = 1001  # where Slurm cannot be asked: what it comes with
 _QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
@@ -41,32 +40,13 @@ class _Array:
     """Which of the arrays before it must have ended."""
 
 
-def submit(
-    *,
-    study_name: str,
-    stages: Sequence[Sequence[str]],
-    study: Path,
-    out: Path,
-    folder: Path,
-    options: Slurm,
-    cluster: Cluster,
-    workdir: Path,
-) -> Job:
+def submit(given: Submission, stages: Sequence[Sequence[str]]) -> Job:
     """Put all cells into the queue, or none of them. A stage starts when the one before it has ended."""
     if shutil.which("sbatch") is None:
         raise no_slurm("sbatch")
-    arrays = _arrays(stages, limited=bool(options.array_limit or cluster.slurm.array_limit))
-    scripts = rendered(
-        study_name=study_name,
-        stages=[array.cells for array in arrays],
-        study=study,
-        out=out,
-        folder=folder,
-        options=options,
-        cluster=cluster,
-        workdir=workdir,
-    )
-    place = workdir.absolute() / folder / "slurm"
+    arrays = _arrays(stages, limited=bool(given.options.array_limit or given.cluster.slurm.array_limit))
+    scripts = [render(given, array.cells) for array in arrays]  # all of them before any is given to Slurm
+    place = given.workdir.absolute() / given.folder / "slurm"
     with writing(place):
         place.mkdir(parents=True, exist_ok=True)  # Slurm would not, and the tasks would fail without a word
     new = place / f"new-{os.getpid()}.sbatch"
@@ -84,34 +64,12 @@ def submit(
         raise
     numbered = zip(submitted, arrays, strict=True)
     tasks = {cell: f"{job}_{index}" for job, array in numbered for index, cell in enumerate(array.cells)}
-    return Job(on="slurm", cells=tuple(tasks), options=asdict(options), facts=tasks)
+    return Job(on="slurm", cells=tuple(tasks), options=asdict(given.options), facts=tasks)
 
 
-def rendered(
-    *,
-    study_name: str,
-    stages: Sequence[Sequence[str]],
-    study: Path,
-    out: Path,
-    folder: Path,
-    options: Slurm,
-    cluster: Cluster,
-    workdir: Path,
-) -> list[str]:
+def rendered(given: Submission, stages: Sequence[Sequence[str]]) -> list[str]:
     """The scripts that `submit` gives to Slurm, in this order; they can be looked at where there is no Slurm."""
-    return [
-        render(
-            name=study_name,
-            cells=array.cells,
-            study=study,
-            out=out,
-            folder=folder,
-            options=options,
-            cluster=cluster,
-            workdir=workdir,
-        )
-        for array in _arrays(stages, limited=False)
-    ]
+    return [render(given, array.cells) for array in _arrays(stages, limited=False)]
 
 
 def states(job: Job) -> dict[str, Task]:

@@ -52,28 +52,35 @@ class Slurm(SlurmDefaults):
     """Seconds before the time limit at which a cell is told to checkpoint and requeue."""
 
 
-def render(
-    *,
-    name: str,
-    cells: Sequence[str],
-    study: Path,
-    out: Path,
-    folder: Path,
-    options: Slurm,
-    cluster: Cluster,
-    workdir: Path,
-) -> str:
-    """The script of one array. Paths are as from `workdir`, where the cells run."""
-    asked = _with_defaults(options, cluster.slurm)
-    _check(asked, [name, *cells, *map(str, (study, out, folder, workdir)), cluster.venv or "", *cluster.modules])
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """What all arrays of a launch have in common. Paths are as from `workdir`, where the cells run."""
+
+    name: str
+    study: Path
+    """Its file."""
+    out: Path
+    folder: Path
+    """Of the study, below `out`."""
+    options: Slurm
+    cluster: Cluster
+    workdir: Path
+
+
+def render(given: Submission, cells: Sequence[str]) -> str:
+    """The script of one array."""
+    cluster, workdir = given.cluster, given.workdir
+    asked = _with_defaults(given.options, cluster.slurm)
+    places = map(str, (given.study, given.out, given.folder, workdir))
+    _check(asked, [given.name, *cells, *places, cluster.venv or "", *cluster.modules])
     return _SCRIPT.format(
-        directives="\n".join(_directives(name, len(cells), workdir.absolute() / folder, asked)),
+        directives="\n".join(_directives(given.name, len(cells), workdir.absolute() / given.folder, asked)),
         cells="\n".join(f"    {shlex.quote(cell)}" for cell in cells),
         workdir=shlex.quote(str(workdir.absolute())),
         environment="".join(f"{line}\n" for line in _environment(cluster, workdir)),
         oelm="oelm" if cluster.venv else f"{shlex.quote(sys.executable)} -P -m oelm",
-        study=shlex.quote(str(study)),
-        out=shlex.quote(str(out)),
+        study=shlex.quote(str(given.study)),
+        out=shlex.quote(str(given.out)),
     )
 
 
