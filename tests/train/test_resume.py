@@ -23,6 +23,7 @@ import yaml
 import oelm
 import tiny_study
 from oelm.launch.compare import run_cell
+from oelm.records.lease import Lease, holder_of
 from oelm.records.standing import status_of
 from oelm.study.load import load_study
 from oelm.train.watch import Watch
@@ -160,3 +161,18 @@ def test_killed_anywhere_it_ends_with_the_same_bits(kind, kills, tmp_path, monke
     assert outcome(out / cell) == outcome(tmp_path / "whole" / cell)
     assert len(oelm.read_record(out / cell).provenance["starts"]) >= 1
     assert yaml.safe_load((out / cell / "cell.json").read_text())["arm"] == "oelm-freeze"
+
+
+def test_killed_after_its_record_it_leaves_no_lease(tmp_path, monkeypatch):
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+    study = study_of(tmp_path, "classification")
+    cell = tmp_path / "runs" / "tiny" / "baseline" / "seed-0"
+    monkeypatch.setattr(Lease, "end", lambda lease: os.kill(os.getpid(), signal.SIGKILL))
+    assert os.WIFSIGNALED(child(study, tmp_path / "runs", arm="baseline", kill=None))
+    monkeypatch.undo()
+    assert status_of(cell) == "done"
+    assert holder_of(cell) is not None
+
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+    assert child(study, tmp_path / "runs", arm="baseline", kill=None) == 0
+    assert not (cell / "lease").exists()

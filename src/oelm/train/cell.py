@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oelm.errors import AuditFailed, CellError, OelmError, Stopped
-from oelm.records.lease import Lease, holding, sweep
+from oelm.records.lease import Lease, holder_of, holding, sweep
 from oelm.records.provenance import forget_peak_memory, peak_memory, provenance
 from oelm.records.record import Record, read_record, write_record
 from oelm.records.store import CHECKPOINTS, FINISHED, LOG, MAKINGS, RECORD, STEPS, read_json
@@ -43,9 +43,11 @@ def run(resolved: Resolved, *, root: Path, watch: Watch) -> Record:
     record = read_record(folder)
     if record is not None and record.status in FINISHED:
         check_files(resolved, root, record)
-        if record.status == "done" and (folder / CHECKPOINTS).exists():  # killed between its record and this
-            with suppress(CellError), holding(folder) as own:
-                own.remove(folder / CHECKPOINTS)
+        checkpoints = folder / CHECKPOINTS
+        if holder_of(folder) is not None or (record.status == "done" and checkpoints.exists()):
+            with suppress(CellError), holding(folder) as own:  # killed between its record and its end
+                if record.status == "done":
+                    own.remove(checkpoints)
         sweep(folder)
         return record
     with joined() as ranks, ExitStack() as stack:
