@@ -127,25 +127,30 @@ def test_states_and_cancelling(slurm, place):
     cancel(job, job.cells)  # of what has ended, nothing is said
 
 
-def test_after_a_warning_and_after_the_end_of_its_node_a_cell_goes_on_to_the_same_bits(slurm, place):
-    """One task is sent what Slurm sends before a limit. The node of the other goes dark, and it moves to another."""
+def test_a_cell_that_is_warned_preempted_or_loses_its_node_goes_on_to_the_same_bits(slurm, place):
+    """One task is sent what Slurm sends before a limit, then makes way for a more urgent one.
+
+    The node of the other goes dark, and it moves to another.
+    """
     assert wait_for(slurm.up)
     study = tiny_study.make(place, **LONG)
-    warned, moved = CELLS[:2]
-    first = launch(study, [warned], sbatch={"nodelist": "n2"})
+    disturbed, moved = CELLS[:2]
+    first = launch(study, [disturbed], sbatch={"nodelist": "n2"})
     second = launch(study, [moved])
-    assert wait_for(lambda: steps(study, warned) > 50, seconds=180), output(study)
-    slurm.ask("scancel", "--signal=USR1", "--batch", first.facts[warned])
+    assert wait_for(lambda: steps(study, disturbed) > 50, seconds=180), output(study)
+    slurm.ask("scancel", "--signal=USR1", "--batch", first.facts[disturbed])
     assert wait_for(lambda: steps(study, moved) > 50, seconds=180), output(study)
     assert states(second)[moved] == Task(state="running", node="n1"), "it is the lighter one"
     slurm.cut_off("n1")
-    run_here(study, warned, moved)
-    assert wait_for(lambda: finished(study, warned, moved), seconds=180), output(study) + slurm.log()
-    for cell in (warned, moved):
-        record = oelm.read_record(place / "runs" / "tiny" / cell)
-        assert len(record.provenance["starts"]) == 2, record.provenance["starts"]
-        assert same_bits(study, cell)
-    assert wait_for(lambda: {**states(first), **states(second)} == dict.fromkeys((warned, moved), Task(node="n2")))
+    assert wait_for(lambda: steps(study, disturbed) > 150, seconds=180), output(study)
+    slurm.ask("sbatch", "--partition=urgent", "--nodelist=n2", "--exclusive", "--output=/dev/null", "--wrap=true")
+    run_here(study, disturbed, moved)
+    assert wait_for(lambda: finished(study, disturbed, moved), seconds=180), output(study) + slurm.log()
+    starts = {cell: oelm.read_record(place / "runs" / "tiny" / cell).provenance["starts"] for cell in CELLS[:2]}
+    assert len(starts[disturbed]) == 3, starts
+    assert len(starts[moved]) in (2, 3), "it was on n2 again, or on its way there, when that was wanted"
+    assert all(same_bits(study, cell) for cell in (disturbed, moved))
+    assert wait_for(lambda: {**states(first), **states(second)} == dict.fromkeys(CELLS[:2], Task(node="n2")))
     slurm.start_node("n1")
     assert wait_for(slurm.up)
 
@@ -179,7 +184,7 @@ def test_a_partition_that_does_not_exist(slurm, place):
     with pytest.raises(LaunchError, match="Slurm took none of the cells") as caught:
         launch(study, CELLS, partition="gpus")
     assert "invalid partition specified: gpus" in str(caught.value)
-    assert "--partition with one of debug" in str(caught.value)
+    assert "--partition with one of debug, urgent" in str(caught.value)
     assert not list((place / "runs" / "tiny" / "slurm").iterdir())
     assert not slurm.ask("squeue", "-h", "-n", "tiny", "-t", "pending,running")
 

@@ -195,6 +195,38 @@ def test_a_sign_of_life(tmp_path, monkeypatch):
     raise AssertionError("none came")
 
 
+KILLED_AS_SUCCESSOR = """
+import os, signal, sys
+from pathlib import Path
+from oelm.records import lease
+
+written = []
+
+def kill_at_the_second(path, data):
+    written.append(path)
+    if len(written) == 2:  # the first is its own, before; this one would be that of the one it has replaced
+        os.kill(os.getpid(), signal.SIGKILL)
+    keep(path, data)
+
+keep, lease.write_json = lease.write_json, kill_at_the_second
+with lease.holding(Path(sys.argv[1])):
+    pass
+"""
+
+
+def test_a_successor_that_is_killed_before_it_has_signed_is_followed_at_once(held):
+    cell, process = held
+    process.kill()
+    process.wait()
+    killed = subprocess.run([sys.executable, "-c", KILLED_AS_SUCCESSOR, str(cell)])
+    assert killed.returncode == -signal.SIGKILL
+    (place,) = (cell / "lease").iterdir()
+    assert read_json(place / "holder.json")["token"] != place.name
+    assert holder_of(cell).pid != process.pid
+    take(cell)
+    assert not list(cell.iterdir()), "nothing is left of any of them"
+
+
 RACER = """
 import json, os, random, sys, time
 from pathlib import Path

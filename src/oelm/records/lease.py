@@ -168,7 +168,7 @@ class Lease:
         self._ended.set()
         if self._beating.ident is not None:
             self._beating.join()
-        aside = self.folder / f".{_LEASE}-{self.place.name}"
+        aside = _prepared(self.folder, self.place.name)
         with contextlib.suppress(OSError):
             self.place.rename(aside)
             self.place.parent.rmdir()  # unless somebody has it already
@@ -193,7 +193,7 @@ def _taken(folder: Path) -> str:
     """Take a free cell, or that of a dead holder; the token of the lease."""
     token = secrets.token_hex(8)
     me = _myself(token)
-    prepared = folder / f".{_LEASE}-{token}"
+    prepared = _prepared(folder, token)
     (prepared / token).mkdir(parents=True)
     try:
         write_json(prepared / token / _HOLDER, me)
@@ -219,6 +219,11 @@ def _taken(folder: Path) -> str:
             return token
     finally:
         shutil.rmtree(prepared, ignore_errors=True)
+
+
+def _prepared(folder: Path, token: str) -> Path:
+    """Where a lease is made before it counts; there until it is signed by its holder."""
+    return folder / f".{_LEASE}-{token}"
 
 
 def _tidy(place: Path) -> None:
@@ -261,11 +266,13 @@ def holder_of(folder: Path) -> Holder | None:
             continue
         if told is None:
             continue
+        if told.get("token") != token:  # taken over in this moment, by one who has said before who it is
+            told = read_json(_prepared(folder, token) / token / _HOLDER) or told
         try:
             pid, turn = int(told["pid"]), int(told.get("turn") or 0)
         except (LookupError, TypeError, ValueError):
             raise CellError(f"{lease / token / _HOLDER} is damaged", hint=f"remove {lease}") from None
-        if told.get("token") != token:  # taken over in this moment; who it is will stand there in the next
+        if told.get("token") != token:  # who it is will stand there in the next moment
             alive = _now(folder) - entered < LASTS
         elif told.get("machine") == _machine():
             alive = _began(pid) == told.get("began")
