@@ -8,12 +8,13 @@ import torch
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["OMP_NUM_THREADS"] = "1"  # two test processes, and what they start, share two cores
 
 import transformers
 
 transformers.utils.logging.set_verbosity(40)
 transformers.utils.logging.disable_progress_bar()
-torch.set_num_threads(1)  # two test processes share two cores
+torch.set_num_threads(1)
 
 # Real models and data that are not part of the repository lie beside it, where there are any.
 SHARED = Path(__file__).parents[2] / "shared"

@@ -1,10 +1,18 @@
-"""oelm as a user starts it: in a process of its own, and what its cells left behind."""
+"""oelm as a user starts it: in a process of its own, and what its cells left behind.
+
+Such a process is forked from one that has imported everything already, and so starts in a moment instead of in seven
+seconds. What it starts in turn is started as ever.
+"""
 
 import json
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,35 +20,83 @@ from safetensors.torch import load_file
 
 import oelm
 
-OELM = [sys.executable, "-m", "oelm"]
+_IMPORTED = ["oelm.cli.main", "oelm.models.gpt", "oelm.train.cell", "oelm.train.loop", "oelm.train.report", "pandas"]
+_FORKING = multiprocessing.get_context("forkserver")
+_FORKING.set_forkserver_preload(_IMPORTED)
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "OELM_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
 
 
-def run(*words: object, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*OELM, *map(str, words)],
-        env=env,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        stdin=subprocess.DEVNULL,
-    )
+class Started:
+    """A process that runs oelm, as `subprocess.Popen` would have it. Warnings are errors in it."""
+
+    def __init__(self, *words: object, env: dict[str, str], cwd: Path):
+        self._said = [tempfile.NamedTemporaryFile("r", encoding="utf-8") for _ in range(2)]  # noqa: SIM115
+        given = [*map(str, words)], env, str(cwd), [file.name for file in self._said]
+        self._process = _FORKING.Process(target=_run, args=given, daemon=True)
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def communicate(self, timeout: float = 300) -> tuple[str, str]:
+        """Wait for its end; what it said on its two outputs."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            self.kill()
+            raise subprocess.TimeoutExpired("oelm", timeout)
+        return self.stdout, self.stderr
+
+    @property
+    def stdout(self) -> str:
+        return self._text(0)
+
+    @property
+    def stderr(self) -> str:
+        return self._text(1)
+
+    def _text(self, which: int) -> str:
+        self._said[which].seek(0)
+        return self._said[which].read()
 
 
-def start(*words: object, env: dict[str, str], cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*OELM, *map(str, words)],
-        env=env,
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+def _run(words: list[str], env: dict[str, str], cwd: str, said: list[str]) -> None:
+    os.setsid()
+    for number, name in enumerate(said, start=1):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_APPEND), number)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run without a terminal
+    warnings.simplefilter("error")
+    from oelm.cli.main import main
+
+    sys.argv = ["oelm", *words]
+    main()
+
+
+def start(*words: object, env: dict[str, str], cwd: Path) -> Started:
+    return Started(*words, env=env, cwd=cwd)
+
+
+def run(*words: object, env: dict[str, str], cwd: Path) -> Started:
+    """Start it and wait for its end."""
+    started = Started(*words, env=env, cwd=cwd)
+    started.communicate()
+    return started
 
 
 def until(holds: Callable[[], object], *, seconds: float = 120, what: str = "it") -> None:

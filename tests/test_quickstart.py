@@ -7,7 +7,7 @@ import oelm
 from conftest import SHARED
 from oelm.study.load import load_study
 
-SHORT = ["recipe.budget.steps=2", "recipe.evaluate.every=1", "seeds=[0]", "tune=null", "recipe.data.max_length=16"]
+SHORT = ["recipe.budget.steps=2", "recipe.evaluate.every=2", "seeds=[0]", "tune=null", "recipe.data.max_length=16"]
 
 
 @pytest.fixture(autouse=True)

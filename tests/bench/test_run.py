@@ -4,14 +4,15 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
+import running
 import tiny_study
 from oelm.bench.run import bench
 from oelm.bench.stepper import Marks, _by_part
@@ -283,13 +284,13 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
 
 
 def test_the_command(tmp_path):
+    oelm = partial(running.run, env=running.environment(tmp_path), cwd=tmp_path)
     path = tiny_study.make(tmp_path)
-    command = [sys.executable, "-c", "from oelm.cli.main import main; main()", "bench", str(path)]
-    options = ["--budget", "30s", "--precision", "0.9", "--no-memory", "--json", "--out", str(tmp_path / "runs")]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    options = ["--budget", "5s", "--no-memory", "--json", "--out", "runs"]
+    done = oelm("bench", path, *options)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["study"] == "tiny"
-    bad = subprocess.run([*command, "--budget", "soon"], capture_output=True, text=True, check=False)
+    bad = oelm("bench", path, "--budget", "soon")
     assert bad.returncode == 2
     assert "no time" in bad.stderr
     assert "Traceback" not in bad.stderr

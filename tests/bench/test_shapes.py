@@ -4,8 +4,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -19,6 +17,7 @@ from torch import nn
 
 import oelm.bench.room as room
 import oelm.bench.sweep as sweep
+import running
 import tiny_study
 from oelm.bench.shapes import Shape
 from oelm.bench.sweep import bench_shapes, grid, random_rows
@@ -393,12 +392,9 @@ def test_a_failure_keeps_the_shapes_before_it(study, tmp_path, monkeypatch):
 
 # -- the command ---------------------------------------------------------------------------------------------------
 
-COMMAND = [sys.executable, "-c", "from oelm.cli.main import main; main()", "bench"]
-
 
 @pytest.mark.slow
-def test_the_command(tmp_path, monkeypatch):
-    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+def test_the_command(tmp_path):
     path, out = tiny_study.make(tmp_path), tmp_path / "runs"
     options = [
         "--shapes",
@@ -409,13 +405,9 @@ def test_the_command(tmp_path, monkeypatch):
         "--batches",
         "2",
         "--budget",
-        "60s",
-        "--precision",
-        "0.9",
+        "10s",
     ]
-    done = subprocess.run(
-        [*COMMAND, str(path), *options, "--out", str(out)], capture_output=True, text=True, check=False
-    )
+    done = running.run("bench", path, *options, "--out", out, env=running.environment(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "[2/2] width 32, 4 tokens, batch 2" in done.stderr
     for name in ("bench-shapes.json", "bench-shapes.svg"):
@@ -437,7 +429,7 @@ def test_the_command(tmp_path, monkeypatch):
 )
 def test_bad_options(tmp_path, options, told):
     path = tiny_study.make(tmp_path)
-    done = subprocess.run([*COMMAND, str(path), *options], capture_output=True, text=True, check=False)
+    done = running.run("bench", path, *options, env=running.environment(tmp_path), cwd=tmp_path)
     assert done.returncode == 2
     assert told in done.stderr
     assert "Traceback" not in done.stderr

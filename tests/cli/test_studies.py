@@ -1,29 +1,17 @@
 """The commands for studies, as a user gives them: in a process of their own."""
 
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 
 import tiny_study
+from running import environment, run
 
 
 @pytest.fixture
 def oelm(tmp_path):
-    env = {**os.environ, "OELM_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-
-    def run(*words):
-        return subprocess.run(
-            [sys.executable, "-W", "error", "-c", "from oelm.cli.main import main; main()", *map(str, words)],
-            env=env,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-
-    return run
+    return partial(run, env=environment(tmp_path), cwd=tmp_path)
 
 
 def refused(done, *texts):

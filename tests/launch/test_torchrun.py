@@ -24,20 +24,18 @@ def env(tmp_path):
 
 def test_two_processes_do_what_one_does(tmp_path, env):
     study = make(tmp_path)
-    one = run("compare", study, "--out", "one", env=env, cwd=tmp_path)
+    words = ["compare", study, "--arms", "oelm-freeze"]
+    one = run(*words, "--out", "one", env=env, cwd=tmp_path)
     assert one.returncode == 0, one.stderr
-    two = run("compare", study, "--out", "two", "--on", "torchrun", "--nproc", 2, env=env, cwd=tmp_path)
+    two = run(*words, "--out", "two", "--on", "torchrun", "--nproc", 2, env=env, cwd=tmp_path)
     assert two.returncode == 0, two.stderr
-    for arm in ("baseline", "oelm-freeze"):
-        check_same(*(tmp_path / out / "tiny" / arm / "seed-0" for out in ("one", "two")))
-    told = {arm: oelm.read_record(tmp_path / f"two/tiny/{arm}/seed-0") for arm in ("baseline", "oelm-freeze")}
-    said = {arm: record.provenance["processes"] for arm, record in told.items()}
-    assert {one["number"] for one in said.values()} == {2}
-    frozen = told["oelm-freeze"].counts["frozen"] * 4
-    assert said["baseline"]["spared_bytes"] == 0
-    assert said["oelm-freeze"]["spared_bytes"] == frozen > 0
-    assert said["baseline"]["reduced_bytes"] == told["baseline"].counts["trainable"] * 4
-    assert said["oelm-freeze"]["reduced_bytes"] == said["baseline"]["reduced_bytes"] - frozen
+    cells = [tmp_path / out / "tiny" / "oelm-freeze" / "seed-0" for out in ("one", "two")]
+    check_same(*cells)
+    record = oelm.read_record(cells[1])
+    said = record.provenance["processes"]
+    assert said["number"] == 2
+    assert said["spared_bytes"] == 4 * record.counts["frozen"] > 0
+    assert said["reduced_bytes"] == 4 * record.counts["trainable"], "and nothing for what is frozen"
     assert not list((tmp_path / "two").rglob(".store*")), "the file by which they met is gone"
 
 
@@ -139,7 +137,7 @@ def test_two_agents_stop_go_on_and_listen_on_loopback_alone(tmp_path, env):
 
 
 def test_a_cell_that_others_hold_is_waited_for(tmp_path, env):
-    study = make(tmp_path, budget={"steps": 400}, evaluate={"every": 400}, checkpoint={"every": 400})
+    study = make(tmp_path, budget={"steps": 150}, evaluate={"every": 150}, checkpoint={"every": 150})
     words = ["compare", study, "--arms", "baseline"]
     first = start(*words, env=env, cwd=tmp_path)
     cell = tmp_path / "runs/tiny/baseline/seed-0"

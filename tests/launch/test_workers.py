@@ -65,7 +65,7 @@ def test_two_at_once_give_the_same_bits_as_one_after_the_other(tmp_path, env):
 
 @pytest.mark.slow
 def test_a_cell_that_is_killed_does_not_stop_the_others_and_goes_on_later(tmp_path, env):
-    study = tiny_study.make(tmp_path, budget={"steps": 400}, evaluate={"every": 200}, checkpoint={"every": 20})
+    study = tiny_study.make(tmp_path, budget={"steps": 150}, evaluate={"every": 150}, checkpoint={"every": 20})
     victim = tmp_path / "runs/tiny/baseline/seed-0"
     compared = start("compare", study, "--seeds", 0, "--workers", 2, env=env, cwd=tmp_path)
     until(lambda: any((victim / "checkpoints").glob("step-*")), what="a checkpoint")
@@ -78,7 +78,7 @@ def test_a_cell_that_is_killed_does_not_stop_the_others_and_goes_on_later(tmp_pa
     again = run("resume", "runs", env=env, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "goes on from step " in (victim / "log.txt").read_text()
-    assert len(steps_of(victim)) == 400
+    assert len(steps_of(victim)) == 150
 
 
 @pytest.mark.slow

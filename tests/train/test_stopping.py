@@ -1,12 +1,11 @@
 """Stopping a cell from outside: signals, a full disk, a second process, no permission. Real processes throughout."""
 
 import json
-import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,41 +13,42 @@ import pytest
 import oelm
 import tiny_study
 from oelm.records.standing import status_of
+from running import Started, environment, run, start, until
 
 CELL = Path("tiny/oelm-freeze/seed-0")
 
 
 @pytest.fixture
 def env(tmp_path):
-    return {**os.environ, "OELM_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    return environment(tmp_path)
 
 
-def command(study: Path, out: Path, *more: str) -> list[str]:
-    words = ["train", str(study), "--arm", "oelm-freeze", "--seed", "0", "--out", str(out)]
-    return [sys.executable, "-c", "from oelm.cli.main import main; main()", *words, *more]
+def words(study: Path, out: Path) -> list[str]:
+    return ["train", str(study), "--arm", "oelm-freeze", "--seed", "0", "--out", str(out)]
 
 
-def start(study: Path, out: Path, env: dict[str, str], *more: str) -> subprocess.Popen:
-    """A running cell that has done some steps."""
+def train(study: Path, out: Path, env: dict[str, str]) -> Started:
+    return run(*words(study, out), env=env, cwd=study.parent)
+
+
+def running(study: Path, out: Path, env: dict[str, str]) -> Started:
+    """A cell that has done some steps."""
     steps = out / CELL / "steps.jsonl"
     before = steps.stat().st_size if steps.exists() else 0
-    process = subprocess.Popen(command(study, out, *more), env=env, stderr=subprocess.PIPE, text=True)
-    for _ in range(1200):
-        if process.poll() is not None or (steps.exists() and steps.stat().st_size > before):
-            break
-        time.sleep(0.05)
-    assert process.poll() is None, process.stderr.read()
+    process = start(*words(study, out), env=env, cwd=study.parent)
+    until(lambda: process.poll() is not None or (steps.exists() and steps.stat().st_size > before))
+    assert process.poll() is None, process.stderr
     return process
 
 
 @pytest.mark.slow
 def test_a_signal_checkpoints_and_the_cell_goes_on_to_the_same_result(tmp_path, env):
     study = tiny_study.make(tmp_path, budget={"steps": 400}, evaluate={"every": 100}, checkpoint={"every": 200})
-    whole = subprocess.run(command(study, tmp_path / "whole"), env=env, capture_output=True, text=True)
+    whole = train(study, tmp_path / "whole", env)
     assert whole.returncode == 0, whole.stderr
     out = tmp_path / "stopped"
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-        process = start(study, out, env)
+        process = running(study, out, env)
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
         assert process.returncode == 128 + number, said
@@ -56,7 +56,7 @@ def test_a_signal_checkpoints_and_the_cell_goes_on_to_the_same_result(tmp_path, 
         assert "the same command goes on" in said
         assert "Traceback" not in said
         assert status_of(out / CELL) == "stopped"
-    assert subprocess.run(command(study, out), env=env, capture_output=True).returncode == 0
+    assert train(study, out, env).returncode == 0
     one, other = oelm.read_record(tmp_path / "whole" / CELL), oelm.read_record(out / CELL)
     assert one.report == other.report
     assert one.evaluations == other.evaluations
@@ -71,13 +71,9 @@ def test_a_signal_checkpoints_and_the_cell_goes_on_to_the_same_result(tmp_path, 
 @pytest.mark.slow
 def test_the_second_process_is_told_who_holds_the_cell(tmp_path, env):
     study = tiny_study.make(tmp_path, budget={"steps": 2000})
-    process = start(study, tmp_path / "runs", env)
-    second = subprocess.run(command(study, tmp_path / "runs"), env=env, capture_output=True, text=True)
-    shown = subprocess.run(
-        [sys.executable, "-c", "from oelm.cli.main import main; main()", "status", str(tmp_path / "runs")],
-        capture_output=True,
-        text=True,
-    )
+    process = running(study, tmp_path / "runs", env)
+    second = train(study, tmp_path / "runs", env)
+    shown = run("status", tmp_path / "runs", env=env, cwd=tmp_path)
     process.kill()
     process.communicate()
     assert second.returncode == 2
@@ -99,13 +95,13 @@ def test_a_full_disk_is_one_message_and_the_last_checkpoint_is_whole(tmp_path, e
     study = tiny_study.make(tmp_path, checkpoint={"every": 4, "keep": "none"})
     disk = tmp_path / "disk"
     disk.mkdir()
-    run = " ".join(f"'{word}'" for word in command(study, disk))
+    command = shlex.join([sys.executable, "-m", "oelm", *words(study, disk)])
     script = f"""
         mount -t tmpfs -o size=7m none {disk} || exit 99
-        {run}; echo "first $?"
+        {command}; echo "first $?"
         ls {disk / CELL / "checkpoints"}
         mount -o remount,size=100m {disk}
-        {run}; echo "second $?"
+        {command}; echo "second $?"
         cp {disk / CELL / "record.json"} {tmp_path}
     """
     done = subprocess.run(["unshare", "-rm", "sh", "-c", script], env=env, capture_output=True, text=True)
@@ -115,8 +111,7 @@ def test_a_full_disk_is_one_message_and_the_last_checkpoint_is_whole(tmp_path, e
     assert "Traceback" not in done.stderr
     assert "goes on from step 4" in done.stderr
     assert "second 0" in done.stdout, done.stderr
-    whole = subprocess.run(command(study, tmp_path / "whole"), env=env, capture_output=True, text=True)
-    assert whole.returncode == 0
+    assert train(study, tmp_path / "whole", env).returncode == 0
     assert (
         json.loads((tmp_path / "record.json").read_text())["report"]
         == oelm.read_record(tmp_path / "whole" / CELL).report
@@ -126,7 +121,7 @@ def test_a_full_disk_is_one_message_and_the_last_checkpoint_is_whole(tmp_path, e
 def test_no_permission_to_write(tmp_path, env):
     study = tiny_study.make(tmp_path)
     (tmp_path / "runs").write_text("a file where the folder should be")
-    done = subprocess.run(command(study, tmp_path / "runs"), env=env, capture_output=True, text=True)
+    done = train(study, tmp_path / "runs", env)
     assert done.returncode == 2
     assert "in the way" in done.stderr
     assert "Traceback" not in done.stderr

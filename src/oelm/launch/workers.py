@@ -74,7 +74,8 @@ class Workers:
                     for slot, child in list(running.items()):
                         if child.process.poll() is not None:
                             del running[slot]
-                            tell(begun, child, watch, waiting)
+                            with child.told:
+                                tell(begun, child, watch, waiting)
                     watch.shows(
                         [standing(begun, child) for child in running.values()],
                         done=total - len(waiting) - len(running),
