@@ -1,6 +1,7 @@
 """Shared by all tests."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ import transformers
 transformers.utils.logging.set_verbosity(40)
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
+# What is started in the background, as CI may start us, ignores a Ctrl-C, and so would all that we start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Real models and data that are not part of the repository lie beside it, where there are any.
 SHARED = Path(__file__).parents[2] / "shared"

@@ -7,7 +7,6 @@ seconds. What it starts in turn is started as ever.
 import json
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -80,7 +79,6 @@ def _run(words: list[str], env: dict[str, str], cwd: str, said: list[str]) -> No
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run without a terminal
     warnings.simplefilter("error")
     from oelm.cli.main import main
 

@@ -97,7 +97,7 @@ class RealSlurm:
         return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60).stdout
 
     def up(self) -> bool:
-        return self.ask("sinfo", "-h", "-N", "-o", "%N %T").split() == ["n1", "idle", "n2", "idle"]
+        return self.ask("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T").split() == ["n1", "idle", "n2", "idle"]
 
     def stop(self) -> None:
         self.ask("scancel", "--quiet", "--full", "-u", pwd.getpwuid(os.getuid()).pw_name)

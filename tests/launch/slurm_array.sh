@@ -26,12 +26,11 @@ command -v module >/dev/null || . /etc/profile
 module load python/3.11 cuda/12 || exit 2
 . /shared/envs/oelm/bin/activate || exit 2
 
+# Slurm tells this shell; the cell then writes its checkpoint and leaves.
+trap 'kill -USR1 $! 2>/dev/null' USR1
+trap 'kill -TERM $! 2>/dev/null' TERM
 oelm train runs/tiny/study.json --cell "$cell" --out runs &
 worker=$!
-
-# Slurm tells this shell; the cell then writes its checkpoint and leaves.
-trap 'kill -USR1 "$worker" 2>/dev/null' USR1
-trap 'kill -TERM "$worker" 2>/dev/null' TERM
 while kill -0 "$worker" 2>/dev/null; do
     wait "$worker" # until it ends, or a signal comes
 done

@@ -22,34 +22,7 @@ def env(tmp_path):
 
 
 def test_two_processes_do_what_one_does_with_half_of_it_each(tmp_path, env):
-    study = make(tmp_path)
-    for out, more in (("one", FSDP), ("two", [*FSDP, *TWO])):
-        done = run("compare", study, "--arms", "oelm-freeze", "--out", out, *more, env=env, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    one, two = (tmp_path / out / "tiny" / "oelm-freeze" / "seed-0" for out in ("one", "two"))
-    check_same(one, two)
-    alone, record = oelm.read_record(one), oelm.read_record(two)
-    assert alone.provenance["processes"] == {"number": 1}, "one has nobody to share with"
-    for when in ("start", "final"):
-        for what in ("entropy", "logit_spread"):
-            assert alone.heads[when][what] == pytest.approx(record.heads[when][what], rel=1e-3)
-        for mine, other in zip(alone.heads[when]["norm"]["q"], record.heads[when]["norm"]["q"], strict=True):
-            assert mine == pytest.approx(other, rel=1e-4)
-    assert alone.audits == record.audits
-    assert all(audit["passed"] for audit in record.audits)
-    counts, told = record.counts, record.provenance["processes"]
-    assert (told["number"], told["parallel"]) == (2, "fsdp")
-    whole, kept = told["whole_bytes"], told["held_bytes"]
-    assert whole["weights"] == 4 * counts["total"]
-    assert whole["gradients"] == whole["weights"] - 4 * counts["frozen"] < whole["weights"]
-    assert 0 < whole["optimizer"] - 2 * whole["gradients"] < 400, "two moments, and the number of steps of each tensor"
-    for kind, of_it in kept.items():
-        assert of_it == pytest.approx(whole[kind] / 2, rel=0.01), kind
-    _, loaded = oelm.from_pretrained(two / "model")
-    assert loaded.audit().ok
-
-
-def test_fused_and_tied_weights_of_a_language_model(tmp_path, env):
+    """GPT-2, whose queries, keys and values are one matrix and whose head is its embedding."""
     text = tmp_path / "text.txt"
     text.write_text("<|endoftext|>".join(words for words, _ in tiny_study.texts(400, seed=3)))
     config = transformers.GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=32)
@@ -65,20 +38,36 @@ def test_fused_and_tied_weights_of_a_language_model(tmp_path, env):
             "select": 40,
             "tokenizer": {"train": "bpe", "vocab": 300},
         },
-        "batch": {"size": 5},
+        "batch": {"size": 5, "accumulate": 2},
     }
     content["compare"] = {"against": "baseline", "primary": {"metric": "perplexity", "better": "lower"}}
     content["seeds"] = [0]
     study = tiny_study.write_study(tmp_path, content)
-    for out, more in (("one", []), ("two", [*FSDP, *TWO])):
-        done = run("compare", study, "--out", out, "--arms", "oelm-freeze", *more, env=env, cwd=tmp_path)
+    for out, more in (("one", FSDP), ("two", [*FSDP, *TWO])):
+        done = run("compare", study, "--arms", "oelm-freeze", "--out", out, *more, env=env, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     one, two = (tmp_path / out / "tiny" / "oelm-freeze" / "seed-0" for out in ("one", "two"))
     check_same(one, two)
-    record = oelm.read_record(two)
-    assert record.counts["frozen"] == 3 * 2 * 32 * (32 + 1), "queries and keys of fused matrices, not their values"
-    told = record.provenance["processes"]["whole_bytes"]
-    assert told["gradients"] == told["weights"] - 4 * record.counts["frozen"]
+    alone, record = oelm.read_record(one), oelm.read_record(two)
+    assert alone.provenance["processes"] == {"number": 1}, "one has nobody to share with"
+    for when in ("start", "final"):
+        for what in ("entropy", "logit_spread"):
+            assert alone.heads[when][what] == pytest.approx(record.heads[when][what], rel=1e-3)
+        for mine, other in zip(alone.heads[when]["norm"]["q"], record.heads[when]["norm"]["q"], strict=True):
+            assert mine == pytest.approx(other, rel=1e-4)
+    assert alone.audits == record.audits
+    assert all(audit["passed"] for audit in record.audits)
+    counts, told = record.counts, record.provenance["processes"]
+    assert counts["frozen"] == 3 * 2 * 32 * (32 + 1), "queries and keys of fused matrices, not their values"
+    assert (told["number"], told["parallel"]) == (2, "fsdp")
+    whole, kept = told["whole_bytes"], told["held_bytes"]
+    assert whole["weights"] == 4 * counts["total"]
+    assert whole["gradients"] == whole["weights"] - 4 * counts["frozen"] < whole["weights"]
+    assert 0 < whole["optimizer"] - 2 * whole["gradients"] < 400, "two moments, and the number of steps of each tensor"
+    for kind, of_it in kept.items():
+        assert of_it == pytest.approx(whole[kind] / 2, rel=0.02), kind
+    _, loaded = oelm.from_pretrained(two / "model")
+    assert loaded.audit().ok
 
 
 def test_a_cell_goes_on_however_many_train_it(tmp_path, env):

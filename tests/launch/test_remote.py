@@ -560,8 +560,6 @@ def test_showing_ends_with_whom_it_is_shown_to(sshd, tmp_path):
     file = tmp_path / "a log"
     file.write_text("first line\n")
     code = (
-        # Whoever runs the tests in the background ignores Ctrl-C, and so would this process.
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "import sys; from pathlib import Path; from oelm.launch.ssh import Machine, show;"
         "from oelm.launch.place import place_from; from oelm.launch.remote import _SHOW;"
         "machine = Machine(place=place_from(sys.argv[1]), config=Path(sys.argv[2]));"

@@ -88,18 +88,18 @@ def same_bits(study: Path, cell: str) -> bool:
 
 
 def test_an_array_of_cells_comes_to_the_same_bits_as_cells_run_here(slurm, place):
-    study = tiny_study.make(place)
-    job = launch(study, CELLS, sbatch={"comment": "two words # not one"})
-    number = job.facts[CELLS[0]].partition("_")[0]
-    assert job.facts == {cell: f"{number}_{index}" for index, cell in enumerate(CELLS)}
+    study, cells = tiny_study.make(place), CELLS[:3]
+    job = launch(study, cells, sbatch={"comment": "two words # not one"})
+    number = job.facts[cells[0]].partition("_")[0]
+    assert job.facts == {cell: f"{number}_{index}" for index, cell in enumerate(cells)}
     assert slurm.ask("squeue", "-h", "-j", number, "-o", "%k").splitlines()[0] == "two words # not one"
-    run_here(study, *CELLS)
-    assert wait_for(lambda: finished(study, *CELLS), seconds=180), output(study)
-    assert all(same_bits(study, cell) for cell in CELLS)
-    assert wait_for(lambda: states(job) == {cell: Task(node=states(job)[cell].node) for cell in CELLS})
+    run_here(study, *cells)
+    assert wait_for(lambda: finished(study, *cells), seconds=180), output(study)
+    assert all(same_bits(study, cell) for cell in cells)
+    assert wait_for(lambda: states(job) == {cell: Task(node=states(job)[cell].node) for cell in cells})
     assert {task.node for task in states(job).values()} <= {"n1", "n2"}
     assert sorted(file.name for file in (place / "runs/tiny/slurm").iterdir()) == sorted(
-        [f"{number}.sbatch", *(f"{number}_{index}.out" for index in range(4))]
+        [f"{number}.sbatch", *(f"{number}_{index}.out" for index in range(3))]
     )
 
 

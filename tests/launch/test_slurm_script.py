@@ -82,14 +82,15 @@ def play(tmp_path, worker, *, signal=None):
     env = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CALLS": str(calls)}
     env |= {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1"}
     (tmp_path / "script").write_text(made)
-    task = subprocess.Popen(["bash", str(tmp_path / "script")], stderr=subprocess.PIPE, env=env, text=True)
+    said = tmp_path / "said"
+    with said.open("w") as file:
+        task = subprocess.Popen(["bash", str(tmp_path / "script")], stderr=file, env=env)
     if signal is not None:
         while not calls.exists():
             assert task.poll() is None
         os.kill(task.pid, signal)
     ended = task.wait(timeout=20)
-    assert task.stderr.read() == ""
-    task.stderr.close()
+    assert said.read_text() == ""
     return ended, calls.read_text().splitlines()
 
 

@@ -24,12 +24,11 @@ cell=${{cells[SLURM_ARRAY_TASK_ID]}}
 
 cd -- {workdir} || exit 2
 {environment}
+# Slurm tells this shell; the cell then writes its checkpoint and leaves.
+trap 'kill -USR1 $! 2>/dev/null' USR1
+trap 'kill -TERM $! 2>/dev/null' TERM
 {oelm} train {study} --cell "$cell" --out {out} &
 worker=$!
-
-# Slurm tells this shell; the cell then writes its checkpoint and leaves.
-trap 'kill -USR1 "$worker" 2>/dev/null' USR1
-trap 'kill -TERM "$worker" 2>/dev/null' TERM
 while kill -0 "$worker" 2>/dev/null; do
     wait "$worker" # until it ends, or a signal comes
 done
