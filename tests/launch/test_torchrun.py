@@ -74,9 +74,13 @@ def test_a_language_model_that_gives_layers_back(tmp_path, env):
     stopped.send_signal(signal.SIGTERM)
     _, said = stopped.communicate(timeout=120)
     assert stopped.returncode == 128 + signal.SIGTERM, said
+    assert "given-back/seed-0 stopped at step " in said
+    assert "has no record" not in said
     done = run("resume", "two", env=env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert oelm.read_record(two).provenance["starts"][1]["step"] >= 30
+    starts = oelm.read_record(two).provenance["starts"]
+    assert starts[1]["step"] >= 30
+    assert [one["processes"] for one in starts] == [2, 2]
     check_same(one, two)
 
 

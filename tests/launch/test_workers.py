@@ -97,7 +97,9 @@ def test_stop_one_stop_all_and_resume(tmp_path, env):
     assert status_of(runs / CELLS[0]) == "stopped"
     until(lambda: steps_of(runs / CELLS[1]) or steps_of(runs / CELLS[3]), what="the next cell")
     assert compared.poll() is None, "the others go on"
-    assert run("stop", "all", env=env, cwd=tmp_path).returncode == 0
+    told = run("stop", "all", env=env, cwd=tmp_path)
+    assert told.returncode == 0
+    assert "cells stopped: 2; kept from starting: 2." in told.stdout
     _, said = compared.communicate(timeout=60)
     assert "was asked to stop, and has" in said
     after = states(env, tmp_path)
@@ -112,6 +114,8 @@ def test_stop_one_stop_all_and_resume(tmp_path, env):
     _, said = resumed.communicate(timeout=60)
     assert resumed.returncode == 128 + signal.SIGTERM
     assert "have written their checkpoints" in said
+    assert "stopped at step " in said
+    assert "has no record" not in said
     assert "Traceback" not in said
     assert "running" not in states(env, tmp_path).values()
 
@@ -146,6 +150,7 @@ def test_bad_words(tmp_path, env):
         (["compare", study, "--on", "slrum"], "did you mean 'slurm'"),
         (["compare", study, "--dry-run"], "--dry-run does not go with --on local"),
         (["compare", study, "--on", "slurm", "--sbatch", "mem"], "is no option with a value"),
+        (["compare", study, "--on", "slurm", "--dry-run", "--json"], "--json does not go with --dry-run"),
         (["compare", study, "--workers", 0], "0 workers"),
         (["train", study], "which cell is it?"),
         (["train", study, "--cell", "baselin/seed-0"], "did you mean 'baseline/seed-0'"),

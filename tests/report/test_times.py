@@ -153,13 +153,14 @@ def test_a_shape_above_its_ceiling_is_flagged(tmp_path, benched):
 def test_without_a_bench_it_says_how_to_get_one(tmp_path):
     content = content_of(read_results(make_runs(tmp_path, study_of(seeds=[0]), examples=60, steps=10)))
     (only,) = times_of(content)
-    assert only.text.en.endswith("oelm bench made")
-    assert only.text.zh.endswith("oelm bench made")
+    assert only.text.en.endswith("oelm bench made/study.json")
+    assert only.text.zh.endswith("oelm bench made/study.json")
 
 
 def test_a_damaged_bench_is_named_where_all_else_is(small):
     content = small(change=lambda data: data.pop("arms"))
-    assert len(times_of(content)) == 1
+    _, why = times_of(content)
+    assert "of no use here: bench.json is damaged" in why.items[0].en
     left_out = next(one for one in content.sections if one.name == "left-out")
     assert "bench.json is damaged" in repr(left_out)
 

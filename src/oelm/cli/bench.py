@@ -21,7 +21,9 @@ def bench(
     study: StudyArgument,
     arms: Annotated[str | None, typer.Option(help="Only these arms, and the one compared with: oelm-freeze.")] = None,
     precision: Annotated[float, typer.Option(help="Stop when the interval reaches no further to each side.")] = 0.01,
-    budget: Annotated[str, typer.Option(help="Stop timing after so long at the latest: 90s, 5m, 1h.")] = "5m",
+    budget: Annotated[
+        str, typer.Option(help="Time so long at the most: 90s, 5m. Loading and memory come on top.")
+    ] = "5m",
     seed: Annotated[int, typer.Option(help="Of the order in which the arms take turns.")] = 0,
     memory: Annotated[bool, typer.Option(help="Measure the memory of every arm in a process of its own.")] = True,
     apart: Annotated[

@@ -75,6 +75,8 @@ def compare(
     )
     if dry_run and where.kind != SLURM:
         raise LaunchError(f"--dry-run does not go with --on {on}", hint="--on slurm --dry-run, or: oelm plan STUDY")
+    if dry_run and as_json:
+        raise LaunchError("--json does not go with --dry-run, which prints a script")
     loaded = load_study(study, overrides or ())
     launch = Launch(
         study=loaded,
@@ -87,6 +89,7 @@ def compare(
         typer.echo(line, err=True)  # before hours are spent on it
     if dry_run:
         typer.echo("\n".join(launch.scripts()), nl=False)
+        typer.echo("The study and the folder that it names are made when it is submitted.", err=True)
         return
     started(launch, as_json=as_json)
 

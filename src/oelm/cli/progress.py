@@ -117,9 +117,8 @@ class Bars(Watch):
     def evaluated(self, step: int, metrics: dict[str, float]) -> None:
         self.bars.console.print(f"  step {step:,}: select {brief(metrics)}")
 
-    def ends(self, cell: Cell, *, status: str) -> None:
-        self.bars.console.print(f"{cell}: {status} in {duration(time.monotonic() - self.times.began)}")
-        self.times.ends(whole=self.times.first == 0 and status == "done")
+    def ends(self, cell: Cell, *, status: str, seconds: float | None = None) -> None:
+        self.bars.console.print(f"{cell}: {status} in {self.times.ends(seconds, status=status)}")
         self._clear()
         self.bars.update(self._study, completed=self.times.done)
 

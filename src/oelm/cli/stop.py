@@ -31,6 +31,7 @@ def stop(
     if not meant:
         typer.echo("nothing to stop: all of it has come to its end")
         return
+    ran = running_among(meant)
     asked = ask_to_stop(meant)
     left = running_among(asked) if wait else []
     if left:
@@ -38,7 +39,9 @@ def stop(
     while left:
         time.sleep(_SECONDS)
         left = running_among(left)
-    typer.echo(f"{len(meant)} cells stopped. They go on with: oelm resume {runs}")
+    idle = len(meant) - len(ran)
+    kept = f"; kept from starting: {idle}" if idle else ""
+    typer.echo(f"cells stopped: {len(ran)}{kept}. Go on with: oelm resume {runs}")
 
 
 def resume(

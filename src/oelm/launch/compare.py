@@ -146,7 +146,7 @@ def in_this_process(begun: Begun, some: Sequence[Cell], watch: Watch) -> None:
         except Stopped:
             if not is_to_stop(begun.folder / cell.folder):
                 raise
-            watch.says(f"{cell} was asked to stop, and has; the others go on")
+            watch.says(asked_to_stop(cell))
 
 
 class Waiting:
@@ -182,6 +182,10 @@ class Waiting:
             self._watch.says(f"waiting for what others work on: {', '.join(held)}")
             self._told = True
         return None
+
+
+def asked_to_stop(cell: Cell) -> str:
+    return f"{cell} was asked to stop, and has; `oelm resume` goes on with it"
 
 
 def is_to_stop(folder: Path) -> bool:

@@ -133,6 +133,8 @@ def _hint(told: str) -> str:
         known = dict.fromkeys(run("sinfo", "-h", "-o", "%R").stdout.split())
         if known:
             return f"--partition with one of {', '.join(known)}"
+    if any(words in told.lower() for words in ("configuration source", "unable to contact", "slurmctld")):
+        return "a machine on which `sinfo` answers: Slurm is installed here, but there is none to talk to"
     return "--dry-run shows what sbatch is given; --partition, --account, --time, --gres and --sbatch change it"
 
 

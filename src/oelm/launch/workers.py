@@ -10,12 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from oelm.errors import LaunchError, Stopped
-from oelm.launch.compare import Begun, Waiting, is_to_stop
+from oelm.launch.compare import Begun, Waiting, asked_to_stop, is_to_stop
 from oelm.records.lease import holder_of
 from oelm.records.standing import Standing, standing_of, status_of
 from oelm.records.store import FINISHED
@@ -36,10 +36,18 @@ class Child:
     process: subprocess.Popen[bytes]
     told: IO[bytes]
     """What it wrote to its standard error."""
+    began: float = field(default_factory=time.monotonic)
+
+    def lines(self) -> list[str]:
+        self.told.seek(0)
+        return self.told.read().decode(errors="replace").strip().splitlines()
+
+    def stopped(self) -> str | None:
+        """Where it stopped because it was asked to, in its own words."""
+        return next((line for line in self.lines() if line.startswith("stopped at ")), None)
 
     def last_words(self) -> str:
-        self.told.seek(0)
-        lines = self.told.read().decode(errors="replace").strip().splitlines()
+        lines = self.lines()
         # Under torchrun, what we said comes before what it says about it.
         ours = next((number for number, line in enumerate(lines) if _OURS.match(line)), None)
         some = lines[-_SHOWN:] if ours is None else lines[ours : ours + _SHOWN]
@@ -143,9 +151,11 @@ def tell(begun: Begun, child: Child, watch: Watch, waiting: Waiting) -> None:
     if holder is not None and holder.is_alive:
         waiting.put_back(child.cell)
     elif status in (*FINISHED, "failed"):
-        watch.ends(child.cell, status=status)
+        watch.ends(child.cell, status=status, seconds=time.monotonic() - child.began)
     elif is_to_stop(folder):
-        watch.says(f"{child.cell} was asked to stop, and has; the others go on")
+        watch.says(asked_to_stop(child.cell))
+    elif (stopped := child.stopped()) is not None:
+        watch.says(f"{child.cell} {stopped}")
     else:
         code = child.process.returncode
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"

@@ -6,8 +6,19 @@ import math
 
 from oelm.analysis.paired import from_seeds
 from oelm.analysis.results import Results
-from oelm.analysis.timed import PARTS, Timed, TimedArm, TimedMemory, TimedRatio, check_timed, rounds_told, timed_pair
+from oelm.analysis.timed import (
+    BENCH,
+    PARTS,
+    Timed,
+    TimedArm,
+    TimedMemory,
+    TimedRatio,
+    check_timed,
+    rounds_told,
+    timed_pair,
+)
 from oelm.data.tasks import TASKS
+from oelm.records.store import STUDY
 from oelm.report.plot import DASH
 from oelm.report.sections import Block, Bullets, Cell, Prose, Row, number, table, words
 from oelm.report.shown import finite
@@ -21,7 +32,9 @@ _MIB = 2**20
 def times(results: Results) -> list[Block]:
     bench = results.bench
     if bench is None:
-        return [Prose(text=say("times-none", study=results.study.name)), *_bullets(_shapes_said(results))]
+        why = [say("times-left-out", why=one.why) for one in results.left_out if one.where == BENCH]
+        study = f"{results.folder.name}/{STUDY}"
+        return [Prose(text=say("times-none", study=study)), *_bullets([*why, *_shapes_said(results)])]
     blocks: list[Block] = [
         Prose(text=say("times-how")),
         table(_columns(bench.against), [_row(results, bench, name) for name in bench.arms]),

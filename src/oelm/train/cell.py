@@ -192,7 +192,7 @@ def assembled(
         loop.restore(checkpoint)
         watch.says(f"{resolved.cell} goes on from step {checkpoint.step} of {loop.total}")
     loop.open_log()
-    loop.state.starts.append({"step": loop.state.step, **_briefly(provenance())})
+    loop.state.starts.append({"step": loop.state.step, **_briefly(provenance()), "processes": ranks.number})
     return loop
 
 

@@ -31,10 +31,13 @@ class Times:
     def begins(self, step: int, total: int) -> None:
         self.began, self.first, self.total = time.monotonic(), step, total
 
-    def ends(self, *, whole: bool) -> None:
+    def ends(self, seconds: float | None, *, status: str) -> str:
+        """How long it took, in words."""
+        took = time.monotonic() - self.began if seconds is None else seconds
         self.done += 1
-        if whole:
-            self.cell_seconds = time.monotonic() - self.began
+        if status == "done" and self.first == 0:  # all of it
+            self.cell_seconds = took
+        return duration(took)
 
     def left_of_cell(self, step: int) -> float | None:
         passed, steps = time.monotonic() - self.began, step - self.first
@@ -55,6 +58,7 @@ class Lines(Watch):
         self.times = Times(number_of_cells)
         self._to = write
         self._cell: Cell | None = None
+        self._shown = set[str]()
         self._last = time.monotonic()
 
     def _write(self, text: str) -> None:
@@ -78,11 +82,14 @@ class Lines(Watch):
         eta = f"; {duration(left)} left, {duration(study)} for the study" if left is not None and study else ""
         self._write(f"  {self._cell} step {step:,}: select {brief(metrics)}{eta}")
 
-    def ends(self, cell: Cell, *, status: str) -> None:
-        self._write(f"  {cell}: {status} in {duration(time.monotonic() - self.times.began)}")
-        self.times.ends(whole=self.times.first == 0 and status == "done")
+    def ends(self, cell: Cell, *, status: str, seconds: float | None = None) -> None:
+        self._write(f"  {cell}: {status} in {self.times.ends(seconds, status=status)}")
 
     def shows(self, running: Sequence[Standing], *, done: int, of: int) -> None:
+        for one in running:
+            if one.cell not in self._shown:
+                self._shown.add(one.cell)
+                self._write(f"[{len(self._shown)}/{of}] {one.cell} starts")
         if time.monotonic() - self._last > _MINUTE:
             each = (f"{one.cell} at {one.step:,}" + (f" of {one.steps:,}" if one.steps else "") for one in running)
             self._write(f"{done} of {of} cells are finished; {', '.join(each)}")
@@ -118,9 +125,9 @@ class Both(Watch):
         for watch in self._both:
             watch.evaluated(step, metrics)
 
-    def ends(self, cell: Cell, *, status: str) -> None:
+    def ends(self, cell: Cell, *, status: str, seconds: float | None = None) -> None:
         for watch in self._both:
-            watch.ends(cell, status=status)
+            watch.ends(cell, status=status, seconds=seconds)
 
 
 @contextmanager

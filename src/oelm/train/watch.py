@@ -25,8 +25,8 @@ class Watch:
     def evaluated(self, step: int, metrics: dict[str, float]) -> None:
         pass
 
-    def ends(self, cell: Cell, *, status: str) -> None:
-        pass
+    def ends(self, cell: Cell, *, status: str, seconds: float | None = None) -> None:
+        """After so many seconds, of a cell that has not begun here."""
 
     def shows(self, running: Sequence[Standing], *, done: int, of: int) -> None:
         """Where the cells stand that run in other processes; `done` cells `of` so many are finished."""
