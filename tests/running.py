@@ -13,6 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors.torch import load_file
@@ -46,7 +47,8 @@ class Started:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         self._process.kill()
@@ -56,7 +58,7 @@ class Started:
         self._process.join(timeout)
         if self.returncode is None:
             self.kill()
-            raise subprocess.TimeoutExpired("oelm", timeout)
+            raise subprocess.TimeoutExpired("oelm", timeout, output=self.stdout, stderr=self.stderr)
         return self.stdout, self.stderr
 
     @property

@@ -121,7 +121,7 @@ def test_arms_of_a_seed_share_batches_and_all_other_weights(study, tmp_path, mon
             trained.append([])
             self.running = True
 
-        def ends(self, cell, *, status):
+        def ends(self, cell, *, status, seconds=None):
             self.running = False
 
     watch = Training()

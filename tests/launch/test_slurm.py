@@ -142,7 +142,7 @@ def test_a_cell_that_is_warned_preempted_or_loses_its_node_goes_on_to_the_same_b
     assert wait_for(lambda: steps(study, moved) > 50, seconds=180), output(study)
     assert states(second)[moved] == Task(state="running", node="n1"), "it is the lighter one"
     slurm.cut_off("n1")
-    assert wait_for(lambda: steps(study, disturbed) > 150, seconds=180), output(study)
+    assert wait_for(lambda: steps(study, disturbed) > 80, seconds=180), output(study)
     slurm.ask("sbatch", "--partition=urgent", "--nodelist=n2", "--exclusive", "--output=/dev/null", "--wrap=true")
     run_here(study, disturbed, moved)
     assert wait_for(lambda: finished(study, disturbed, moved), seconds=180), output(study) + slurm.log()

@@ -89,7 +89,10 @@ def compare(
         typer.echo(line, err=True)  # before hours are spent on it
     if dry_run:
         typer.echo("\n".join(launch.scripts()), nl=False)
-        typer.echo("The study and the folder that it names are made when it is submitted.", err=True)
+        typer.echo(
+            "To look at: the study file and the folders that it names are made by the same command without --dry-run.",
+            err=True,
+        )
         return
     started(launch, as_json=as_json)
 

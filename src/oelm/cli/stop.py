@@ -31,17 +31,19 @@ def stop(
     if not meant:
         typer.echo("nothing to stop: all of it has come to its end")
         return
-    ran = running_among(meant)
+    before = running_among(meant)
     asked = ask_to_stop(meant)
-    left = running_among(asked) if wait else []
+    left = running_among(asked)
+    ran = [one for one in asked if one in before or one in left]
+    left = left if wait else []
     if left:
         sys.stderr.write(f"waiting for {len(left)} of them to write their checkpoints (Ctrl-C ends the waiting)\n")
     while left:
         time.sleep(_SECONDS)
         left = running_among(left)
-    idle = len(meant) - len(ran)
-    kept = f"; kept from starting: {idle}" if idle else ""
-    typer.echo(f"cells stopped: {len(ran)}{kept}. Go on with: oelm resume {runs}")
+    told = {"stopped": len(ran), "kept from starting": len(asked) - len(ran), "asked over ssh": len(meant) - len(asked)}
+    shown = "; ".join(f"{what}: {number}" for what, number in told.items() if number)
+    typer.echo(f"cells {shown}. Go on with: oelm resume {runs}")
 
 
 def resume(

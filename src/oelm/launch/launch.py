@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oelm.analysis.results import Results
-from oelm.errors import LaunchError, OelmError
+from oelm.errors import LaunchError
 from oelm.launch.compare import Begun, Runner, begin, compare, in_this_process, looked_at, release
 from oelm.launch.jobs import Job, keep_job
 from oelm.launch.where import LOCAL, SLURM, TORCHRUN, Where
@@ -16,6 +17,7 @@ from oelm.study.study import Study
 from oelm.train.watch import Watch
 
 if TYPE_CHECKING:
+    from oelm.launch.cluster import Cluster
     from oelm.launch.slurm import Submission
 
 
@@ -45,38 +47,36 @@ class Launch:
         """Have it run, and do not wait for it. `told` hears of what is done for it."""
         from oelm.launch.cluster import load_cluster
 
-        begun = self.begun()
-        stages = [[str(cell) for cell in stage] for stage in begun.stages]
-        if not stages:
-            raise LaunchError(f"nothing is missing of {begun.folder}", hint=f"oelm report {begun.folder}")
-        kept = self.job()
+        begun, cluster = self.begun(), load_cluster()
+        stages, kept = _stages(begun), self.job()
         begin(begun)
-        if self.where.kind == SLURM:
-            from oelm.launch import slurm
+        stops = release(begun)  # before: a task may start at once
+        try:
+            if self.where.kind == SLURM:
+                from oelm.launch import slurm
 
-            stops = release(begun)  # before: a task may start at once
-            try:
-                job = slurm.submit(self._submission(begun), stages)
-            except OelmError:
+                job = slurm.submit(self._submission(begun, cluster), stages)
+            else:
+                from oelm.launch import remote
+                from oelm.launch.place import place_from
+
+                job = remote.launch(
+                    self.study,
+                    study_file=begun.file,
+                    place=place_from(self.where.on),
+                    out=self.out,
+                    cells=kept.cells,
+                    arms=self.arms,
+                    seeds=self.seeds,
+                    workers=self.where.workers,
+                    cluster=cluster,
+                    told=told,
+                )
+        except BaseException:  # nothing was started: what was stopped stays so
+            with suppress(OSError):
                 for stop in stops:
                     stop.touch()
-                raise
-        else:
-            from oelm.launch import remote
-            from oelm.launch.place import place_from
-
-            job = remote.launch(
-                self.study,
-                study_file=begun.file,
-                place=place_from(self.where.on),
-                out=self.out,
-                cells=kept.cells,
-                arms=self.arms,
-                seeds=self.seeds,
-                workers=self.where.workers,
-                cluster=load_cluster(),
-                told=told,
-            )
+            raise
         job = replace(kept, facts=job.facts)
         keep_job(begun.folder, job)
         return job
@@ -84,12 +84,12 @@ class Launch:
     def scripts(self) -> list[str]:
         """What `elsewhere` would give to Slurm."""
         from oelm.launch import slurm
+        from oelm.launch.cluster import load_cluster
 
         begun = self.begun()
-        return slurm.rendered(self._submission(begun), [[str(cell) for cell in stage] for stage in begun.stages])
+        return slurm.rendered(self._submission(begun, load_cluster()), _stages(begun))
 
-    def _submission(self, begun: Begun) -> Submission:
-        from oelm.launch.cluster import load_cluster
+    def _submission(self, begun: Begun, cluster: Cluster) -> Submission:
         from oelm.launch.slurm import Slurm, Submission
 
         return Submission(
@@ -98,9 +98,17 @@ class Launch:
             out=self.out.absolute(),
             folder=begun.folder.absolute(),
             options=Slurm(**self.where.said()),
-            cluster=load_cluster(),
+            cluster=cluster,
             workdir=Path.cwd(),
         )
+
+
+def _stages(begun: Begun) -> list[list[str]]:
+    """The cells that are missing, by name."""
+    stages = [[str(cell) for cell in stage] for stage in begun.stages]
+    if not stages:
+        raise LaunchError(f"nothing is missing of {begun.folder}", hint=f"oelm report {begun.folder}")
+    return stages
 
 
 def runner_for(where: Where) -> Runner:

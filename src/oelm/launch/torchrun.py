@@ -63,7 +63,7 @@ class Torchrun:
                 child = self._start(begun, cell)
                 _follow(begun, child, stop, watch, done=total - len(waiting) - 1, of=total)
                 with child.told:  # by the record: processes may fall over at their exit, with all work done
-                    tell(begun, child, watch, waiting)
+                    tell(begun, child, watch, waiting, asked=stop.signal is not None)
                 if not together:  # elsewhere others may still look at them; they go with the next lease
                     for file in (begun.folder / cell.folder).glob(".store-*"):
                         file.unlink(missing_ok=True)

@@ -83,7 +83,7 @@ class Workers:
                         if child.process.poll() is not None:
                             del running[slot]
                             with child.told:
-                                tell(begun, child, watch, waiting)
+                                tell(begun, child, watch, waiting, asked=asked)
                     watch.shows(
                         [standing(begun, child) for child in running.values()],
                         done=total - len(waiting) - len(running),
@@ -144,8 +144,11 @@ def _ask(running: dict[int, Child], number: int) -> None:
         child.process.send_signal(number)
 
 
-def tell(begun: Begun, child: Child, watch: Watch, waiting: Waiting) -> None:
-    """What became of a cell: its record says it, or nothing does. One that somebody else took first waits again."""
+def tell(begun: Begun, child: Child, watch: Watch, waiting: Waiting, *, asked: bool) -> None:
+    """What became of a cell: its record says it, or nothing does. One that somebody else took first waits again.
+
+    `asked` is whether we have asked it to stop.
+    """
     folder = begun.folder / child.cell.folder
     status, holder = status_of(folder), holder_of(folder)
     if holder is not None and holder.is_alive:
@@ -154,8 +157,8 @@ def tell(begun: Begun, child: Child, watch: Watch, waiting: Waiting) -> None:
         watch.ends(child.cell, status=status, seconds=time.monotonic() - child.began)
     elif is_to_stop(folder):
         watch.says(asked_to_stop(child.cell))
-    elif (stopped := child.stopped()) is not None:
-        watch.says(f"{child.cell} {stopped}")
+    elif asked:
+        watch.says(f"{child.cell} {child.stopped() or 'stopped before it began'}")
     else:
         code = child.process.returncode
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"

@@ -44,10 +44,11 @@ def run(resolved: Resolved, *, root: Path, watch: Watch) -> Record:
     if record is not None and record.status in FINISHED:
         check_files(resolved, root, record)
         checkpoints = folder / CHECKPOINTS
-        if holder_of(folder) is not None or (record.status == "done" and checkpoints.exists()):
-            with suppress(CellError), holding(folder) as own:  # killed between its record and its end
-                if record.status == "done":
-                    own.remove(checkpoints)
+        with suppress(OelmError):  # it is not for whoever only reads to complain
+            if holder_of(folder) is not None or (record.status == "done" and checkpoints.exists()):
+                with holding(folder) as own:  # killed between its record and its end
+                    if record.status == "done":
+                        own.remove(checkpoints)
         sweep(folder)
         return record
     with joined() as ranks, ExitStack() as stack:

@@ -89,7 +89,7 @@ class Lines(Watch):
         for one in running:
             if one.cell not in self._shown:
                 self._shown.add(one.cell)
-                self._write(f"[{len(self._shown)}/{of}] {one.cell} starts")
+                self._write(f"[{len(self._shown)}/{self.times.cells}] {one.cell} starts")
         if time.monotonic() - self._last > _MINUTE:
             each = (f"{one.cell} at {one.step:,}" + (f" of {one.steps:,}" if one.steps else "") for one in running)
             self._write(f"{done} of {of} cells are finished; {', '.join(each)}")
