@@ -80,6 +80,16 @@ def study(path: Path, /, **recipe: object) -> dict[str, object]:
     }
 
 
+def language_study(folder: Path, *, max_length: int, **recipe: object) -> dict[str, object]:
+    """The same as language modelling: the texts one after the other, in windows."""
+    text = folder / "text.txt"
+    text.write_text("<|endoftext|>".join(words for words, _ in texts(400, seed=3)), encoding="utf-8")
+    content = study(text, **{"model": {"name": "oelm-gpt", "preset": "mini-128"}, **recipe})
+    content["recipe"]["data"] |= {"task": "text", "max_length": max_length}
+    content["compare"]["primary"] = {"metric": "perplexity", "better": "lower"}
+    return content
+
+
 def write_study(folder: Path, content: dict[str, object]) -> Path:
     path = folder / "tiny.yaml"
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")

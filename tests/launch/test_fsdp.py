@@ -23,24 +23,11 @@ def env(tmp_path):
 
 def test_two_processes_do_what_one_does_with_half_of_it_each(tmp_path, env):
     """GPT-2, whose queries, keys and values are one matrix and whose head is its embedding."""
-    text = tmp_path / "text.txt"
-    text.write_text("<|endoftext|>".join(words for words, _ in tiny_study.texts(400, seed=3)))
     config = transformers.GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=32)
     config.architectures = ["GPT2LMHeadModel"]
     config.save_pretrained(tmp_path / "gpt2")
-    content = tiny_study.study(tmp_path)
-    content["recipe"] |= {
-        "model": {"name": str(tmp_path / "gpt2"), "scratch": True, "dropout": 0.0},
-        "data": {
-            "task": "text",
-            "path": str(text),
-            "max_length": 16,
-            "select": 40,
-            "tokenizer": {"train": "bpe", "vocab": 300},
-        },
-        "batch": {"size": 5, "accumulate": 2},
-    }
-    content["compare"] = {"against": "baseline", "primary": {"metric": "perplexity", "better": "lower"}}
+    model = {"name": str(tmp_path / "gpt2"), "scratch": True, "dropout": 0.0}
+    content = tiny_study.language_study(tmp_path, max_length=16, model=model, batch={"size": 5, "accumulate": 2})
     content["seeds"] = [0]
     study = tiny_study.write_study(tmp_path, content)
     for out, more in (("one", FSDP), ("two", [*FSDP, *TWO])):

@@ -41,28 +41,19 @@ def test_two_processes_do_what_one_does(tmp_path, env):
 
 def test_a_language_model_that_gives_layers_back(tmp_path, env):
     """What begins to learn in the middle is added up from then on, also after a stop."""
-    text = tmp_path / "text.txt"
-    text.write_text("<|endoftext|>".join(words for words, _ in tiny_study.texts(400, seed=3)))
-    content = tiny_study.study(tmp_path)
-    content["recipe"] |= {
-        "model": {"name": "oelm-gpt", "preset": "mini-128", "dropout": 0.0},
-        "data": {
-            "task": "text",
-            "path": str(text),
-            "max_length": 16,
-            "select": 40,
-            "tokenizer": {"train": "bpe", "vocab": 300},
-        },
-        "batch": {"size": 5},
-        "budget": {"steps": 100},
-        "evaluate": {"every": 100},
-        "checkpoint": {"every": 100},
-    }
+    content = tiny_study.language_study(
+        tmp_path,
+        max_length=16,
+        model={"name": "oelm-gpt", "preset": "mini-128", "dropout": 0.0},
+        batch={"size": 5},
+        budget={"steps": 100},
+        evaluate={"every": 100},
+        checkpoint={"every": 100},
+    )
     content["arms"] = {
         "baseline": {"init": "keep", "freeze": "none"},
         "given-back": {"init": "orthogonal", "freeze": "qk", "unfreeze": {"start": 0.1, "end": 0.2}},
     }
-    content["compare"] = {"against": "baseline", "primary": {"metric": "perplexity", "better": "lower"}}
     content["seeds"] = [0]
     study = tiny_study.write_study(tmp_path, content)
     words = ["compare", study, "--arms", "given-back"]

@@ -103,23 +103,13 @@ def outcome(cell: Path) -> dict[str, object]:
 def study_of(tmp_path: Path, kind: str) -> Path:
     if kind == "classification":
         return tiny_study.make(tmp_path)
-    text = tmp_path / "text.txt"
-    text.write_text("<|endoftext|>".join(words for words, _ in tiny_study.texts(400, seed=3)))
-    content = tiny_study.study(
-        text,
-        model={"name": "oelm-gpt", "preset": "mini-128"},
-        data={
-            "task": "text",
-            "path": str(text),
-            "max_length": 32,
-            "select": 40,
-            "tokenizer": {"train": "bpe", "vocab": 300},
-        },
+    content = tiny_study.language_study(
+        tmp_path,
+        max_length=32,
         batch={"size": 2, "accumulate": 2},
         schedule={"name": "cosine", "warmup": 3, "floor": 0.1},
     )
     content["arms"]["oelm-freeze"]["unfreeze"] = {"start": 0.3, "end": 0.8}
-    content["compare"]["primary"] = {"metric": "perplexity", "better": "lower"}
     return tiny_study.write_study(tmp_path, content)
 
 
