@@ -7,10 +7,10 @@ READY  := .venv/ready
 export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test check lint bench clean help
+.PHONY: quickstart test check lint bench compat clean help
 
 quickstart: $(READY) ## compare five treatments of a small pretrained model, two seeds each, and make the report
-	$(BIN)/oelm compare quickstart
+	$(BIN)/oelm run quickstart
 	@echo "The report, and what it says:"
 	@$(BIN)/oelm report runs/quickstart
 	@echo "The records: runs/quickstart (a folder a cell), and: $(BIN)/oelm status"
@@ -32,9 +32,12 @@ lint: $(READY)
 bench: $(READY) ## figures for this machine, as ratios measured side by side, in an hour: benchmarks/RESULTS.md
 	$(BIN)/python benchmarks
 
+compat: $(READY) ## the method with older transformers, each in an environment of its own: a table of families and versions
+	PYTHONPATH=src:tests $(BIN)/python tests/compat.py
+
 # torch goes first, so that nothing else asks for another build of it.
 $(READY): pyproject.toml constraints.txt
-	@echo "Setting up .venv (a few minutes the first time, about 1.5 GB)"
+	@echo "Setting up .venv (a few minutes the first time, about 2.3 GB)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "oelm needs Python 3.11 or later; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	@$(PYTHON) -m venv .venv || { echo "This Python cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv"; exit 2; }
 	$(BIN)/pip install -q torch
@@ -43,7 +46,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 clean: ## remove .venv and caches
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-compat .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 help:
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 
-from oelm.bench.surroundings import usable_cores
-from oelm.records.provenance import provenance
-from oelm.records.store import write_text
-from oelm.times import duration
+from oelm.bench.system import usable_cores
+from oelm.format import format_duration
+from oelm.runs.layout import write_text
+from oelm.runs.provenance import collect_provenance
 from result import Result
 from table import page
 
@@ -32,6 +32,7 @@ SCRIPTS = (
     "report",
     "apply",
     "overhead",
+    "spinning",
     "predecessor",
     "trainer",
     "language_model",
@@ -53,12 +54,15 @@ def main(words: Sequence[str] | None = None, *, folder: Path = HERE, scripts: Se
     while waiting and not interrupted:
         name = waiting.pop(0)
         number = len(options.only) - len(waiting)
-        print(f"[{number}/{len(options.only)}] {name}, after {duration(time.monotonic() - began)}", flush=True)
+        print(f"[{number}/{len(options.only)}] {name}, after {format_duration(time.monotonic() - began)}", flush=True)
         found, interrupted = _run(folder / f"{name}.py", quick=options.quick)
         results += found
         if options.out is not None:
             write_text(options.out, page(results, facts=facts, not_run=waiting, why=why))
-    print(f"It took {duration(time.monotonic() - began)}.", "" if options.out is None else f"Results: {options.out}")
+    print(
+        f"It took {format_duration(time.monotonic() - began)}.",
+        "" if options.out is None else f"Results: {options.out}",
+    )
     return INTERRUPTED if interrupted else int(any(result.failed for result in results))
 
 
@@ -100,7 +104,7 @@ def _run(script: Path, *, quick: bool) -> tuple[list[Result], bool]:
 
 def _facts() -> dict[str, str]:
     """The machine and the code, by name."""
-    known = provenance()
+    known = collect_provenance()
     code = known["code"]
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return {

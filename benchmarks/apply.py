@@ -3,7 +3,7 @@
     python benchmarks/apply.py [--layers 24] [--budget 60]
 
 The loop is the way it was done before: head by head, in float32, weights only. `apply` works in float64, checks every
-weight first, keeps a copy for undo and hashes what it wrote. Both are timed; so is the factorisation alone.
+weight first, keeps a copy for undo and hashes what it wrote. Both are timed; so is the factorization alone.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from torch import nn
 from torch.profiler import profile
 
 import oelm
-from oelm.heads.draw import orthonormalize_rows
+from oelm.heads.init import orthonormalize_rows
 from result import Result, parser_for, tell
 from side_by_side import seconds_of, take_turns
 
@@ -51,13 +51,13 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
 
     works = {
         "loop": lambda: seconds_of(loop),
-        "factorisation": lambda: seconds_of(batched),
+        "factorization": lambda: seconds_of(batched),
         "orthogonalize": treat("orthogonalize"),
         "orthogonal": treat("orthogonal"),
     }
     turns = take_turns(works, budget=options.budget)
     for name, what, note in (
-        ("factorisation", "factorisation alone", ""),
+        ("factorization", "factorization alone", ""),
         ("orthogonalize", "all of apply, orthogonalize", ""),
         ("orthogonal", "all of apply, orthogonal", "it also draws, in float64"),
     ):

@@ -16,12 +16,12 @@ import transformers
 from torch import nn
 
 import oelm
-from oelm.bench.ceiling import ceiling
-from oelm.models.dropout import quicken_dropout_
+from oelm.bench.flops import ceiling
+from oelm.models.dropout import use_fast_dropout_
 from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM
-from oelm.study.recipe import Optimizer
-from oelm.train.allocation import keep_memory
+from oelm.study.schema import OptimizerConfig
 from oelm.train.optim import make_optimizer
+from oelm.train.process import keep_memory
 from result import Result, Target, parser_for, tell
 from side_by_side import seconds_of, take_turns
 
@@ -157,8 +157,8 @@ def _step(model: nn.Module, shape: Shape) -> Callable[[], None]:
     """As in our loop: fused AdamW on what learns, after clipping."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     model.to(device).train()
-    quicken_dropout_(model)
-    optimizer = make_optimizer(model, Optimizer(lr=1e-6))
+    use_fast_dropout_(model)
+    optimizer = make_optimizer(model, OptimizerConfig(lr=1e-6))
     learns = [p for p in model.parameters() if p.requires_grad]
     random = torch.Generator().manual_seed(0)
     tokens = torch.randint(VOCAB, (shape.batch, shape.length), generator=random).to(device)

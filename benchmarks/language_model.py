@@ -23,7 +23,7 @@ from oelm.data.sources import END_OF_TEXT
 from oelm.models.gpt import PRESETS
 from oelm.study.load import load_study
 from oelm.study.study import Study
-from oelm.train.cell import computes_bf16
+from oelm.train.cell import supports_bf16
 from oelm.train.loop import Loop
 from result import Result, Target, parser_for, tell
 from sentences import loop_of
@@ -69,7 +69,7 @@ def _study(folder: Path, options: argparse.Namespace) -> Study:
     drawn = np.random.default_rng(0).integers(1, VOCAB, (DOCUMENTS, WORDS))
     for number, document in enumerate(drawn):
         (folder / f"{number}.txt").write_text(" ".join(words[token] for token in document), encoding="utf-8")
-    overrides = ["tune=null", f"recipe.data.path={folder}", "recipe.data.task=text", "recipe.data.select=20"]
+    overrides = ["tune=null", f"recipe.data.path={folder}", "recipe.data.task=text", "recipe.data.validation=20"]
     overrides += [f"recipe.data.tokenizer.name={folder / 'tokenizer'}", f"recipe.model.dropout={DROPOUT}"]
     overrides += [f"recipe.batch.size={options.batch}", f"recipe.precision={options.precision}"]
     return load_study("gpt-tinystories-fair", [*overrides, "recipe.budget={steps: 1000000}"])
@@ -149,5 +149,5 @@ if __name__ == "__main__":
     parser = parser_for(__doc__, budget=240)
     parser.add_argument("--batch", type=int, default=32 if torch.accelerator.is_available() else 2)
     parser.add_argument("--steps", type=int, default=2, help="of a visit")
-    parser.add_argument("--precision", default="bf16" if computes_bf16() else "fp32", choices=["fp32", "bf16"])
+    parser.add_argument("--precision", default="bf16" if supports_bf16() else "fp32", choices=["fp32", "bf16"])
     tell(measure, parser)

@@ -20,14 +20,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from oelm.launch.cost import Load, Phase, Site, Weights, wave_seconds
-from oelm.records.lease import holding
-from oelm.records.store import CHECKPOINTS
+from cost import Load, Phase, Site, Weights, wave_seconds
+from oelm.runs.layout import CHECKPOINTS
+from oelm.runs.lease import acquire
+from oelm.study.cells import Cell, resolve_cell
 from oelm.study.load import load_study
-from oelm.study.plan import Cell, resolve
-from oelm.train.checks import check_data
-from oelm.train.preparation import prepared_for
-from oelm.train.watch import Watch
+from oelm.train.preflight import check_data
+from oelm.train.preparation import load_data
+from oelm.train.progress import Progress
 from result import Result, parser_for, tell
 from side_by_side import seconds_of
 
@@ -38,32 +38,32 @@ opened = []
 sys.addaudithook(lambda event, args: opened.append(args[0]) if event == "open" else None)
 
 import json, os, time
-from oelm.launch.compare import run_cell
+from oelm.launch.run import run
 from oelm.study.load import load_study
-from oelm.train.watch import Watch
+from oelm.train.progress import Progress
 
-class Ready(Watch):
-    def begins(self, cell, *, step, total):
+class Ready(Progress):
+    def on_cell_start(self, cell, *, step, total):
         mapped = {line.split()[-1] for line in open("/proc/self/maps") if "/" in line}
         files = {os.fspath(path) for path in opened if isinstance(path, (str, os.PathLike))} | mapped
         sizes = [os.path.getsize(path) for path in files if os.path.isfile(path)]
         print(json.dumps({"ready": time.time(), "files": len(sizes), "bytes": sum(sizes)}), flush=True)
 
 study = load_study("quickstart", sys.argv[2:])
-run_cell(study, arm="baseline", seed=0, out=sys.argv[1], watch=Ready())
+run(study, cells=["baseline/seed-0"], out=sys.argv[1], progress=Ready())
 """
 CHECKPOINT = """
 import sys, time
 from pathlib import Path
 import torch
-from oelm.records.lease import holding
-from oelm.records.store import CHECKPOINTS
+from oelm.runs.lease import acquire
+from oelm.runs.layout import CHECKPOINTS
 from oelm.train.checkpoint import latest_checkpoint, save_checkpoint
 
 folder, weights, step = Path(sys.argv[1]), int(sys.argv[2]), 0
-parts = {"model": 1, "optimizer": 2, "chosen": 1}  # weights, two moments, the best weights so far
+parts = {"model": 1, "optimizer": 2, "best": 1}  # weights, two moments, the best weights so far
 tensors = {name: {"all": torch.rand(number * weights)} for name, number in parts.items()}
-with holding(folder) as lease:
+with acquire(folder) as lease:
     print("ready", flush=True)
     for line in sys.stdin:
         began = time.perf_counter()
@@ -126,15 +126,15 @@ def run_cell(out: Path, *, steps: int) -> Ran:
     rows = [json.loads(line)["seconds"] for line in (folder / "steps.jsonl").read_text().splitlines()]
     sizes = record["data"]["sizes"]
     measured = len(record["evaluations"])
-    # The chosen model is reported too, unless it is the final one.
-    reported = 1 + (record["report"]["chosen"]["step"] != steps)
-    examples = measured * sizes["select"] + reported * sum(n for split, n in sizes.items() if "report" in split)
+    # The best model is reported too, unless it is the final one.
+    reported = 1 + (record["report"]["best"]["step"] != steps)
+    examples = measured * sizes["validation"] + reported * sum(n for split, n in sizes.items() if "report" in split)
     counts = record["counts"]
     return Ran(
         folder=folder,
         load=Load(
             steps=steps,
-            passes=examples / record["made_with"]["recipe"]["batch"]["size"],
+            passes=examples / record["spec"]["recipe"]["batch"]["size"],
             checkpoints=measured,
             model=Weights(total=counts["total"], learning=counts["trainable"]),
             files=told["files"],
@@ -179,9 +179,9 @@ def _kept(folder: Path) -> Iterator[Result]:
 
 def _data(root: Path, runs: int) -> Iterator[Result]:
     study = load_study("quickstart")
-    cell = resolve(study, Cell(arm="baseline", seed=0))
-    prepared = prepared_for(cell.recipe, Watch())
-    seconds = [seconds_of(lambda: prepared_for(cell.recipe, Watch())) for _ in range(runs)]
+    cell = resolve_cell(study, Cell(arm="baseline", seed=0))
+    prepared = load_data(cell.recipe, Progress())
+    seconds = [seconds_of(lambda: load_data(cell.recipe, Progress())) for _ in range(runs)]
     yield _seconds("data cache", "tokens found and mapped", min(seconds))
     for number in range(1, MANY):
         place = root / "baseline" / f"seed-{number}"
@@ -193,12 +193,12 @@ def _data(root: Path, runs: int) -> Iterator[Result]:
 
 def _lease(folder: Path, runs: int) -> Iterator[Result]:
     def take() -> None:
-        with holding(folder):
+        with acquire(folder):
             pass
 
     yield _seconds("a lease", "taken and let go of", min(seconds_of(take) for _ in range(runs)))
-    with holding(folder) as lease:
-        seconds = [seconds_of(lambda: os.utime(lease.place / "holder.json")) for _ in range(runs)]
+    with acquire(folder) as lease:
+        seconds = [seconds_of(lambda: os.utime(lease.staging / "holder.json")) for _ in range(runs)]
     yield _seconds("a lease", "a sign of life", min(seconds))
 
 

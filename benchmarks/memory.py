@@ -1,4 +1,4 @@
-"""What freezing saves in gradients and optimiser state, over what theory says.
+"""What freezing saves in gradients and optimizer state, over what theory says.
 
     python benchmarks/memory.py
 
@@ -8,20 +8,20 @@ MiniLM on the quickstart's sentences, every arm in a fresh process: the bytes of
 import argparse
 from collections.abc import Iterator
 
-from oelm.bench.memory import peak_of
+from oelm.bench.memory import measure_peak_memory
 from oelm.study.load import load_study
 from result import Result, Target, parser_for, tell
 
 
 def measure(options: argparse.Namespace) -> Iterator[Result]:
     study = load_study("quickstart", ["recipe.batch.size=2"] if options.quick else []).to_dict()
-    baseline, frozen = (peak_of(study, arm, 0) for arm in ("baseline", "freeze-only"))
+    baseline, frozen = (measure_peak_memory(study, arm, 0) for arm in ("baseline", "freeze-only"))
     saved = sum(baseline[part] - frozen[part] for part in ("gradients", "optimizer"))
     theory = sum(baseline["theory"][part] - frozen["theory"][part] for part in ("gradients", "optimizer"))
     peak = (baseline["peak"] - frozen["peak"]) / 2**20
     yield Result(
         question="memory saved by freezing, MiniLM",
-        what="gradient + optimiser bytes saved, measured / theory",
+        what="gradient + optimizer bytes saved, measured / theory",
         value=saved / theory,
         target=Target(rule="at least", number=0.95),
         note=f"{saved / 2**20:.1f} of {theory / 2**20:.1f} MiB; the peak of the process went down by {peak:.1f} MiB",

@@ -1,9 +1,9 @@
-"""What a step of our loop takes beyond forward, backward, clipping and optimiser.
+"""What a step of our loop takes beyond forward, backward, clipping and optimizer.
 
     python benchmarks/overhead.py [--sst2 FOLDER] [--budget 60]
 
 A step of the loop also makes its batch, sets rate and seed, hashes the examples, and writes down the loss. Beside it,
-in turns, the same model and optimiser do their arithmetic on batches that are already there, of the same sentences.
+in turns, the same model and optimizer do their arithmetic on batches that are already there, of the same sentences.
 """
 
 import argparse
@@ -32,17 +32,17 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
             "loop",
             "arithmetic",
             question="overhead of our loop, MiniLM",
-            what="step time, the whole loop / forward, backward, clipping and optimiser alone",
+            what="step time, the whole loop / forward, backward, clipping and optimizer alone",
             note=described(study, loop, number),
         )
 
 
 def _arithmetic(loop: Loop, batches: list[Batch]) -> None:
     for batch in batches:
-        loop.accelerator.backward(loop.runner(batch.inputs, batch.targets) / len(batch.targets))
+        loop.accelerator.backward(loop.wrapped_model(batch.inputs, batch.targets) / len(batch.targets))
         loop.clip()
-        loop.stepper.step()
-        loop.stepper.zero_grad()
+        loop.wrapped_optimizer.step()
+        loop.wrapped_optimizer.zero_grad()
 
 
 if __name__ == "__main__":

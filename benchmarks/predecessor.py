@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from oelm.data.batches import collate
-from oelm.train.cell import computes_bf16
+from oelm.train.cell import supports_bf16
 from oelm.train.loop import Loop
 from result import Result, Target, parser_for, tell
 from sentences import BATCH, add_sst2, described, loop_of, study_of, their_model
@@ -24,10 +24,10 @@ WHAT = "examples a second, ours / the predecessor's way"
 
 
 def measure(options: argparse.Namespace) -> Iterator[Result]:
-    budget = options.budget / (2 if computes_bf16() else 1)
+    budget = options.budget / (2 if supports_bf16() else 1)
     yield _against("fp32", Target(rule="at least", number=8.0), options, budget)
     target = Target(rule="at least", number=10.0)
-    if computes_bf16():
+    if supports_bf16():
         yield _against("bf16", target, options, budget)
     else:
         note = "this CPU has no instructions for bf16"

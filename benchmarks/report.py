@@ -74,7 +74,7 @@ def make(root: Path, options: argparse.Namespace) -> Path:
         for seed in study.seeds[1:]:
             place = folder / arm / f"seed-{seed}"
             shutil.copytree(first, place)
-            record["made_with"]["seed"] = cell["seed"] = seed
+            record["spec"]["seed"] = cell["seed"] = seed
             record["start"] |= {"weights": str(seed), "batches": str(seed)}
             (place / "record.json").write_text(json.dumps(record))
             (place / "cell.json").write_text(json.dumps(cell | {"start": record["start"]}))

@@ -15,17 +15,17 @@ from torch import nn
 
 from oelm.bench.run import bench
 from oelm.bench.timing import Bench
-from oelm.data.batches import Order
+from oelm.data.batches import BatchSampler
 from oelm.models.dropout import Dropout
-from oelm.records.lease import holding
+from oelm.runs.lease import acquire
+from oelm.study.cells import Cell, resolve_cell
 from oelm.study.load import load_study
-from oelm.study.plan import Cell, resolve
 from oelm.study.study import Study
-from oelm.train.cell import assembled
+from oelm.train.cell import build_loop
 from oelm.train.loop import Loop
-from oelm.train.preparation import model_for
-from oelm.train.signals import Stop
-from oelm.train.watch import Watch
+from oelm.train.preparation import build_cell_model
+from oelm.train.progress import Progress
+from oelm.train.signals import StopRequest
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -57,18 +57,18 @@ def loop_of(study: Study, *, batches: int | None = None) -> Iterator[Loop]:
     """The loop of the baseline; with `batches`, it goes through so many batches of sentences again and again."""
     with tempfile.TemporaryDirectory() as folder:
         cell = Cell(arm="baseline", seed=0)
-        with holding(Path(folder) / cell.folder) as lease:
-            loop = assembled(resolve(study, cell), Path(folder), Watch(), Stop(), lease=lease)
+        with acquire(Path(folder) / cell.folder) as lease:
+            loop = build_loop(resolve_cell(study, cell), Path(folder), Progress(), StopRequest(), lease=lease)
             if batches is not None:
                 lengths = loop.prepared.train.lengths[: batches * BATCH]
-                loop.order = Order(lengths, batch_size=BATCH, accumulate=1, seed=0)
+                loop.order = BatchSampler(lengths, batch_size=BATCH, accumulate=1, seed=0)
             yield loop
             loop.close_log()
 
 
 def their_model(loop: Loop) -> nn.Module:
     """The model of the loop as others train it, with torch's own dropout."""
-    model = model_for(loop.recipe, loop.prepared, seed=0)
+    model = build_cell_model(loop.recipe, loop.prepared, seed=0)
     for module in model.modules():
         if type(module) is Dropout:
             module.__class__ = nn.Dropout

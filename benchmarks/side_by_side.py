@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from oelm.bench.order import rounds
+from oelm.bench.interleave import rounds
 from oelm.bench.ratios import FEWEST, ratio_of
-from oelm.bench.surroundings import MUCH, Watching, interference
+from oelm.bench.system import MUCH, SystemMonitor, interference
 from result import Result, Target
 
 
@@ -56,7 +56,7 @@ def take_turns(visits: Mapping[str, Callable[[], float]], *, budget: float, seed
     for visit in visits.values():
         visit()
     times: dict[str, list[list[list[float]]]] = {name: [] for name in visits}
-    watching, samples, began = Watching(), [], time.perf_counter()
+    watching, samples, began = SystemMonitor(), [], time.perf_counter()
     for order in rounds(list(visits), seed=seed):
         taken: dict[str, list[list[float]]] = {name: [] for name in visits}
         for name in order:

@@ -21,17 +21,17 @@ from side_by_side import seconds_of, take_turns
 OELM = str(Path(sys.executable).with_name("oelm"))
 FIRST_STEP = """
 import os, sys, time
-from oelm.launch.compare import run_cell
+from oelm.launch.run import run
 from oelm.study.load import load_study
-from oelm.train.watch import Watch
+from oelm.train.progress import Progress
 
-class First(Watch):
-    def stepped(self, step, *, loss):
+class First(Progress):
+    def on_step(self, step, *, loss):
         print(time.time(), flush=True)
         os._exit(0)  # what comes after it is not asked for
 
 study = load_study("quickstart", ["recipe.budget.steps=1", "seeds=[0]"])
-run_cell(study, arm="baseline", seed=0, out=sys.argv[1], watch=First())
+run(study, cells=["baseline/seed-0"], out=sys.argv[1], progress=First())
 """
 IMPORTS = "import torch; from transformers import AutoTokenizer, BertForSequenceClassification"
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from transformers import DataCollatorWithPadding, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from oelm.train.cell import computes_bf16
+from oelm.train.cell import supports_bf16
 from oelm.train.loop import Loop
 from result import Result, Target, parser_for, tell
 from sentences import BATCH, add_sst2, described, loop_of, study_of, their_model
@@ -137,5 +137,5 @@ class _Turn(TrainerCallback):
 
 if __name__ == "__main__":
     parser = add_sst2(parser_for(__doc__, budget=360))
-    parser.add_argument("--precision", default="bf16" if computes_bf16() else "fp32", choices=["fp32", "bf16"])
+    parser.add_argument("--precision", default="bf16" if supports_bf16() else "fp32", choices=["fp32", "bf16"])
     tell(measure, parser)

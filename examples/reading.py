@@ -1,4 +1,4 @@
-"""Read what `oelm compare quickstart` left behind. No torch is needed."""
+"""Read what `oelm run quickstart` left behind. No torch is needed."""
 
 import oelm
 
@@ -6,4 +6,4 @@ results = oelm.load("runs/quickstart")
 print(results.table())  # pandas, a row a cell
 print(results.compare("freeze-only", against="baseline", metric="accuracy"))  # the verdict, with its interval
 print(*results.checks, sep="\n")  # what is wrong with the comparison
-print(*results.left_out, sep="\n")  # what could not be read, and why
+print(*results.excluded, sep="\n")  # what could not be read, and why

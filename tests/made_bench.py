@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from oelm.records.store import write_json
-from oelm.study.plan import Cell, resolve
+from oelm.runs.layout import write_json
+from oelm.study.cells import Cell, resolve_cell
 from oelm.study.study import Study
 
 BASE_SECONDS = 0.27
@@ -41,7 +40,7 @@ def bench_of(study: Study, ratios: Mapping[str, Any], /, *, at_most: float = 0.0
 
     Arms that freeze have a ceiling of 0.055, and all others one of 0; parts of the file are replaced.
     """
-    arms: dict[str, Any] = {study.compare.against: _arm(BASE_SECONDS, None, frozen=False, at_most=0.0)}
+    arms: dict[str, Any] = {study.compare.baseline: _arm(BASE_SECONDS, None, frozen=False, at_most=0.0)}
     for name, told in ratios.items():
         step = told if isinstance(told, Mapping) else ratio(told)
         frozen = study.arms[name].treatment.freeze != "none" if name in study.arms else True
@@ -49,7 +48,7 @@ def bench_of(study: Study, ratios: Mapping[str, Any], /, *, at_most: float = 0.0
     return {
         "format": 1,
         "study": study.name,
-        "against": study.compare.against,
+        "against": study.compare.baseline,
         "seed": 0,
         "precision": 0.01,
         "stopped_by": "precision",
@@ -61,8 +60,8 @@ def bench_of(study: Study, ratios: Mapping[str, Any], /, *, at_most: float = 0.0
         "device": "cpu (a CPU)",
         "apart": None,
         "arms": arms,
-        "made_with": {name: _made_with(study, name) for name in arms},
-        "surroundings": {"cores": 2, "others": 0.04, "load": [1.1, 1.9], "gpu_clock": None, "gpu_temperature": None},
+        "spec": {name: _made_with(study, name) for name in arms},
+        "system": {"cores": 2, "others": 0.04, "load": [1.1, 1.9], "gpu_clock": None, "gpu_temperature": None},
         "warnings": [],
         "provenance": {"cpu": "a CPU", "gpu": None, "threads": 2, "oelm": "0.1.0"},
         **parts,
@@ -70,8 +69,8 @@ def bench_of(study: Study, ratios: Mapping[str, Any], /, *, at_most: float = 0.0
 
 
 def _made_with(study: Study, name: str) -> dict[str, Any]:
-    known = name if name in study.arms else study.compare.against
-    return resolve(study, Cell(arm=known, seed=study.seeds[0])).to_dict()
+    known = name if name in study.arms else study.compare.baseline
+    return resolve_cell(study, Cell(arm=known, seed=study.seeds[0])).to_dict()
 
 
 def _arm(seconds: float, step: dict[str, Any] | None, *, frozen: bool, at_most: float) -> dict[str, Any]:
@@ -110,28 +109,6 @@ def _arm(seconds: float, step: dict[str, Any] | None, *, frozen: bool, at_most: 
 
 def write_bench(folder: Path, study: Study, ratios: Mapping[str, Any], /, **parts: Any) -> Path:
     write_json(folder / "bench.json", bench_of(study, ratios, **parts))
-    return folder
-
-
-def write_shapes(folder: Path, study: Study, arms: tuple[str, ...], /, **parts: Any) -> Path:
-    """A saving that grows with the width towards the ceiling."""
-    points = [
-        {
-            "width": width,
-            "length": length,
-            "batch": batch,
-            "arm": arm,
-            "ratio": ratio(1 - 0.05 * math.log2(width) / 10),
-            "ceiling": 0.055 * math.log2(width) / 10,
-            "at_most": 0.08,
-        }
-        for arm in arms
-        for width in (128, 256, 512)
-        for length, batch in ((32, 8), (128, 32))
-    ]
-    made_with = {name: _made_with(study, name) for name in study.arms}
-    told = {"format": 1, "study": study.name, "points": points, "made_with": made_with}
-    write_json(folder / "bench-shapes.json", {**told, **parts})
     return folder
 
 

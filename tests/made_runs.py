@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from oelm.records.record import FORMAT, Record
-from oelm.records.store import write_json
+from oelm.runs.layout import write_json
+from oelm.runs.record import FORMAT, Record
+from oelm.study.cells import Cell, compared_cells, resolve_cell, tuning_cells
 from oelm.study.load import study_from_dict
-from oelm.study.plan import Cell, cells, resolve, tuning_cells
 from oelm.study.schedule import lr_at
 from oelm.study.study import Study
 
@@ -24,7 +24,7 @@ STUDY: dict[str, Any] = {
     "version": 1,
     "recipe": {
         "model": {"name": "minilm-l6"},
-        "data": {"task": "sst2", "max_length": 128, "select": 1000},
+        "data": {"task": "sst2", "max_length": 128, "validation": 1000},
         "budget": {"steps": 100},
         "batch": {"size": 32},
         "optimizer": {"lr": 1e-4},
@@ -37,10 +37,7 @@ STUDY: dict[str, Any] = {
         "oelm-freeze": {"init": "orthogonalize", "scale": "match", "freeze": "qk"},
     },
     "seeds": [0, 1, 2, 3, 4],
-    "compare": {
-        "against": "baseline",
-        "primary": {"metric": "accuracy", "better": "higher", "smallest_interesting": 0.02},
-    },
+    "compare": {"baseline": "baseline", "metric": "accuracy", "min_effect": 0.02},
 }
 EXAMPLES = 2000
 TRAINABLE = {"none": 22_713_986, "q": 21_826_946, "k": 21_826_946, "qk": 20_939_906}
@@ -73,12 +70,12 @@ def make_runs(
     write_floor(folder, accuracy=0.3)
     hardness = np.random.default_rng(7).random(examples)
     labels = np.random.default_rng(8).integers(0, 2, examples)
-    for cell in (*tuning_cells(study), *cells(study)):
+    for cell in (*tuning_cells(study), *compared_cells(study)):
         if cell.point is None and study.tune is not None:
             tuned = tuple((path, values[len(values) // 2]) for path, values in study.tune.grid.items())
         else:
             tuned = None
-        resolved = resolve(study, cell, tuned)
+        resolved = resolve_cell(study, cell, tuned)
         draw = np.random.default_rng([cell.seed, list(study.arms).index(cell.arm)])
         target = (accuracy or {}).get(cell.arm, 0.9) + spread * draw.standard_normal()
         seed_noise = np.random.default_rng([cell.seed, 99]).standard_normal(examples) * 0.05
@@ -91,7 +88,7 @@ def make_runs(
         if changed is not None:
             place = folder / cell.folder
             place.mkdir(parents=True, exist_ok=True)
-            write_json(place / "cell.json", {**changed.made_with, "data": changed.data, "start": changed.start})
+            write_json(place / "cell.json", {**changed.spec, "data": changed.data, "start": changed.start})
             write_json(place / "record.json", {"format": FORMAT, **changed.__dict__})
             _write_steps(place, changed, steps)
             _write_predictions(place, labels, predicted, loss)
@@ -110,7 +107,7 @@ def write_floor(folder: Path, **metrics: float) -> None:
         "rows": 60000,
         "capped": False,
     }
-    write_json(folder / "floor.json", {"format": 1, "floors": [row]})
+    write_json(folder / "simple_baseline.json", {"format": 1, "baselines": [row]})
 
 
 def _record(
@@ -137,13 +134,13 @@ def _record(
     measured = {"step": steps, "splits": {"validation": metrics}}
     return Record(
         status="done",
-        made_with=resolved.to_dict(),
+        spec=resolved.to_dict(),
         start={"weights": f"weights-{cell.seed}", "batches": f"batches-{cell.seed}", "steps": steps},
         data={
             "data": "rows",
             "tokenizer": "words",
             "files": {"train": ["aa.parquet"], "validation": ["bb.parquet"]},
-            "sizes": {"train": 60000, "select": 1000, "report-validation": len(labels)},
+            "sizes": {"train": 60000, "validation": 1000, "test-validation": len(labels)},
             "cut": {},
         },
         counts={
@@ -154,7 +151,7 @@ def _record(
             "qk": 1_774_080,
         },
         evaluations=evaluations,
-        report={"final": measured, "chosen": measured},
+        report={"final": measured, "best": measured},
         lr=lr,
         seconds={"training": 0.27 * steps * 1.01, "evaluation": 3.0, "data": 0.1, "checkpoints": 0.2},
         peak_memory={"process": 1_800_000_000 - 12 * frozen, "gpu": None},
@@ -188,9 +185,9 @@ def _metrics(labels: Any, predicted: Any, loss: Any) -> dict[str, float]:
 
 
 def _write_steps(place: Path, record: Record, steps: int) -> None:
-    recipe = record.made_with["recipe"]
-    random = np.random.default_rng(record.made_with["seed"])
-    slower = 0.95 if record.made_with["treatment"]["freeze"] == "qk" else 1.0
+    recipe = record.spec["recipe"]
+    random = np.random.default_rng(record.spec["seed"])
+    slower = 0.95 if record.spec["treatment"]["freeze"] == "qk" else 1.0
     rates = {int(step): rate for step, rate in record.lr}
     last = recipe["optimizer"]["lr"]
     with (place / "steps.jsonl").open("w") as file:
@@ -218,7 +215,7 @@ def _write_predictions(place: Path, labels: Any, predicted: Any, loss: Any) -> N
                 "loss": loss,
             }
         )
-        for model in ("final", "chosen")
+        for model in ("final", "best")
     ]
     parquet.write_table(pa.concat_tables(tables), place / "predictions.parquet")
 
@@ -228,12 +225,14 @@ TEXT: dict[str, Any] = {
     "recipe": {
         **STUDY["recipe"],
         "model": {"name": "oelm-gpt", "preset": "medium-512"},
-        "data": {"task": "tinystories", "max_length": 128, "select": 1000, "tokenizer": {"train": "bpe", "vocab": 512}},
+        "data": {
+            "task": "tinystories",
+            "max_length": 128,
+            "validation": 1000,
+            "tokenizer": {"train": "bpe", "vocab": 512},
+        },
     },
-    "compare": {
-        "against": "baseline",
-        "primary": {"metric": "perplexity", "better": "lower", "smallest_interesting": 0.2},
-    },
+    "compare": {"baseline": "baseline", "metric": "perplexity", "min_effect": 0.2},
 }
 
 
@@ -269,7 +268,7 @@ def make_text_runs(
             for row in record.evaluations
         ]
         measured = {"step": last, "splits": {"validation": metrics}}
-        made = replace(record, evaluations=rows, report={"final": measured, "chosen": measured})
+        made = replace(record, evaluations=rows, report={"final": measured, "best": measured})
         return made if change is None else change(cell, made)  # type: ignore[no-any-return]
 
     folder = make_runs(root, study, examples=10, steps=20, change=as_text)
@@ -284,7 +283,7 @@ def make_text_runs(
                     "tokens": np.full(windows, tokens),
                 }
             )
-            for model in ("final", "chosen")
+            for model in ("final", "best")
         ]
         if (folder / cell.folder).is_dir():
             parquet.write_table(pa.concat_tables(tables), folder / cell.folder / "predictions.parquet")

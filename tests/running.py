@@ -19,8 +19,11 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 import oelm
+from oelm.runs.record import Record
+from oelm.study.cells import Cell
+from oelm.study.study import Study
 
-_IMPORTED = ["oelm.cli.main", "oelm.models.gpt", "oelm.train.cell", "oelm.train.loop", "oelm.train.report", "pandas"]
+_IMPORTED = ["oelm.cli.main", "oelm.models.gpt", "oelm.train.cell", "oelm.train.loop", "oelm.train.evaluate", "pandas"]
 _FORKING = multiprocessing.get_context("forkserver")
 _FORKING.set_forkserver_preload(_IMPORTED)
 
@@ -113,6 +116,12 @@ def steps_of(cell: Path) -> list[dict[str, float]]:
     except FileNotFoundError:
         return []
     return [{name: row[name] for name in ("step", "loss", "lr", "grad_norm")} for row in rows]
+
+
+def run_cell(study: Study, *, arm: str, seed: int, **options: object) -> Record:
+    """The record of one cell, after running it in this process."""
+    cell = Cell(arm=arm, seed=seed)
+    return oelm.run(study, cells=[str(cell)], **options).records[cell]
 
 
 def bits_of(cell: Path) -> dict[str, object]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import oelm
 from oelm.heads.attention import measure_heads
 from oelm.train.checkpoint import load_optimizer_, load_weights_, optimizer_tensors, weights_of
-from oelm.train.shards import held, not_adding_up, shard_
+from oelm.train.distributed import local_bytes, no_sync, shard_
 from zoo import FAMILIES, Family
 
 STEPS = 3
@@ -25,7 +25,7 @@ def trained(family: Family, applied: oelm.Applied, *, sharded: bool) -> torch.op
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, fused=True)
     for _ in range(STEPS):
         if sharded:
-            with not_adding_up(model):
+            with no_sync(model):
                 family.loss(model).backward()
         else:
             family.loss(model).backward()
@@ -38,7 +38,7 @@ def trained(family: Family, applied: oelm.Applied, *, sharded: bool) -> torch.op
 
 
 def check_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    told = held(model, optimizer)
+    told = local_bytes(model, optimizer)
     learn = sum(p.numel() for p in model.parameters() if p.grad is not None)
     assert told["whole_bytes"]["gradients"] == 4 * learn
     assert told["held_bytes"]["gradients"] <= 0.6 * 4 * learn

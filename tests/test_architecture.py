@@ -11,10 +11,25 @@ import oelm
 
 SOURCE = Path(oelm.__file__).parent
 # Each may import from those before it, and from itself.
-ORDER = ["version", "errors", "seeds", "table", "times", "words", "treatment", "data", "study", "records"]
-ORDER += ["analysis", "report", "heads", "models", "train", "launch", "bench", "cli", "__main__"]
+ORDER = ["version", "errors", "seeds", "format", "message", "metrics", "treatment", "data", "study", "runs"]
+ORDER += [
+    "runs",
+    "analysis",
+    "claims",
+    "text",
+    "report",
+    "heads",
+    "models",
+    "train",
+    "launch",
+    "bench",
+    "cli",
+    "__main__",
+]
 # The method saves and loads models, and audits what is saved.
-EXCEPTIONS = {("heads/save.py", "models"), ("heads/folder.py", "models")}
+EXCEPTIONS = {("heads/save.py", "models"), ("heads/audit.py", "models")}
+# A message is put into words when it is printed, and not before.
+EXCEPTIONS |= {("message.py", "text")}
 
 
 def imports(path: Path) -> set[str]:
@@ -35,12 +50,20 @@ def test_imports_point_one_way(path):
         assert name in allowed or (str(relative), name) in EXCEPTIONS, f"{relative} imports {name}"
 
 
+def test_words_are_for_reports_and_commands():
+    """Statistics and checks hold keys and values: `text` is for `report`, `cli` and the printing of a message."""
+    users = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if "text" in imports(path)}
+    assert {user.split("/")[0] for user in users} <= {"text", "report", "cli", "message.py"}
+    assert "message.py" in users
+
+
 def test_no_torch_until_it_is_needed():
     uses = "oelm.Treatment(freeze='qk'); oelm.seed_for(0); oelm.OelmError"
     code = f"import sys, oelm; {uses}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+LIGHT = "heavy = {'torch', 'transformers', 'accelerate', 'safetensors'} & set(sys.modules); assert not heavy, heavy"
 READING = "import sys, oelm; r = oelm.load({folder!r}); str(r); r.table(); r.checks; {more}"
 
 
@@ -50,8 +73,28 @@ def test_the_reading_needs_no_torch(tmp_path):
 
     folder = str(make_runs(tmp_path))
     more = "from oelm.report.write import write_report; write_report(r, formats=('html', 'md')); "
-    more += "heavy = {'torch', 'transformers', 'accelerate'} & set(sys.modules); assert not heavy, heavy"
-    subprocess.run([sys.executable, "-c", READING.format(folder=folder, more=more)], check=True)
+    code = READING.format(folder=folder, more=more + LIGHT)
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "command", ["check", "check RUNS", "claims", "report RUNS", "plan --no-measure", "status RUNS"]
+)
+def test_commands_that_read_or_plan_need_no_torch(command, tmp_path):
+    from made_runs import make_runs
+
+    words = [str(make_runs(tmp_path)) if word == "RUNS" else word for word in command.split()]
+    words[1:1] = ["quickstart"] if command in ("check", "plan --no-measure") else []
+    code = f"""
+import sys
+from oelm.cli.main import main
+sys.argv = ["oelm", *{words}]
+try:
+    main()
+except SystemExit as end:
+    assert end.code in (0, 1), end.code  # 1: a check finds something
+{LIGHT}"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, capture_output=True, text=True)
 
 
 def test_heads_needs_no_transformers():

@@ -1,17 +1,25 @@
 """The documentation is true: its Python runs, and the README shows the examples as they are."""
 
+import ast
+import copy
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from made_runs import make_runs
-from oelm.cli.main import COMMANDS
-from oelm.heads import audit, folder, layouts
+from oelm import metrics
+from oelm.cli.main import COMMANDS, app
+from oelm.data.tasks import TASKS
+from oelm.heads import audit, layouts
 from oelm.study.load import load_study
+from oelm.study.optimizers import OPTIMIZERS
 from oelm.treatment import Treatment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,19 +43,19 @@ def _make_runs(place: Path) -> None:
 
 
 @pytest.fixture
-def own_layouts() -> Iterator[None]:
-    """Layouts that a page registers are forgotten after it: other tests may need these classes to be unknown."""
-    known = {name: list(rows) for name, rows in layouts._layouts.items()}
-    arrangements = dict(layouts.ARRANGEMENTS)
+def own_tables() -> Iterator[None]:
+    """What a page registers is forgotten after it: other tests may need it to be unknown."""
+    tables: list[dict[str, Any]] = [layouts._layouts, layouts.ARRANGEMENTS, TASKS, metrics._METRICS, OPTIMIZERS]
+    before = [{name: copy.copy(row) for name, row in table.items()} for table in tables]
     yield
-    for table, before in ((layouts._layouts, known), (layouts.ARRANGEMENTS, arrangements)):
+    for table, known in zip(tables, before, strict=True):
         table.clear()
-        table.update(before)
+        table.update(known)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_layouts: None, capsys: pytest.CaptureFixture[str]
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_tables: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if "oelm.load(" in page.read_text(encoding="utf-8"):
@@ -74,10 +82,36 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors, f"{target}#{anchor}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_are_there(page: Path) -> None:
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_pages_import_only_what_is_public(page: Path) -> None:
+    """What users copy holds as long as the public names do."""
+    for _, language, text in _blocks(page):
+        if language == "python":
+            assert not _inner_imports(text)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_import_only_what_is_public(name: str) -> None:
+    assert not _inner_imports((ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8"))
+
+
+def _inner_imports(code: str) -> set[str]:
+    nodes = list(ast.walk(ast.parse(code)))
+    found = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    found |= {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return {name for name in found if re.match(r"oelm\.(?!models\b)", name)}
+
+
+@pytest.mark.parametrize("page", [*PAGES, CHINESE], ids=lambda page: page.name)
+def test_commands_and_their_options_are_there(page: Path) -> None:
     shown = "\n".join(text for _, language, text in _blocks(page) if language == "console")
-    assert set(re.findall(r"^\$ oelm (\w+)", shown, re.MULTILINE)) <= set(COMMANDS)
+    for name, rest in re.findall(r"^\$ oelm (\w+)([^#\n]*)", shown, re.MULTILINE):
+        assert name in COMMANDS
+        words = rest.split()
+        command = typer.main.get_command(app).get_command(None, name)
+        command = getattr(command, "commands", {}).get(words[0] if words else "", command)
+        known = {flag for param in command.params for flag in (*param.opts, *param.secondary_opts)}
+        assert {word for word in words if re.match(r"--?[a-z]", word)} <= known, name
 
 
 def test_the_study_that_is_shown_is_one(tmp_path: Path) -> None:
@@ -135,8 +169,8 @@ def test_each_readme_leads_to_the_other() -> None:
 
 
 def test_every_finding_is_explained() -> None:
-    sources = "".join(Path(module.__file__).read_text(encoding="utf-8") for module in (audit, folder))
-    codes = set(re.findall(r'"([A-Z]+(?:-[A-Z]+)+)"', sources))
+    source = Path(audit.__file__).read_text(encoding="utf-8")
+    codes = set(re.findall(r'"([A-Z]+(?:-[A-Z]+)+)"', source))
     page = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
     assert codes
     assert not {code for code in codes if f"`{code}`" not in page}
@@ -147,3 +181,10 @@ def test_every_arrangement_and_field_is_explained() -> None:
     assert not {name for name in layouts.ARRANGEMENTS if f"| `{name}` |" not in page}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert not {name for name in Treatment.__dataclass_fields__ if f"| `{name}` |" not in readme}
+
+
+def test_every_optimizer_and_its_options_are_explained() -> None:
+    page = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    for name, entry in OPTIMIZERS.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        assert set(re.findall(r"`(\w+): ", row)) == {field.name for field in fields(entry.options)}, name

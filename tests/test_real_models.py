@@ -33,7 +33,7 @@ def test_stories_llama(shared_model, tmp_path, init):
     batch = texts(transformers.AutoTokenizer.from_pretrained(folder))
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
     applied = oelm.apply(model, init=init, freeze="qk")
-    assert {p.num_heads for p in (region.projection for region in applied.regions)} == {8, 4}
+    assert {p.num_heads for p in (param_slice.projection for param_slice in applied.slices)} == {8, 4}
     optimizer, losses = train(model, batch, labels)
     assert losses[-1] < losses[0]
     applied.audit(optimizer=optimizer).check()
@@ -47,7 +47,7 @@ def test_bert_tiny(shared_model, tmp_path, init):
     batch = texts(transformers.AutoTokenizer.from_pretrained(folder))
     applied = oelm.apply(model, init=init, freeze="qk")
     assert applied.counts.frozen == 66_048
-    labels = 1 - model(**batch).logits.argmax(-1)  # it has learnt its own task: teach it the opposite
+    labels = 1 - model(**batch).logits.argmax(-1)  # it has learned its own task: teach it the opposite
     optimizer, losses = train(model, batch, labels)
     assert losses[-1] < losses[0]
     applied.audit(optimizer=optimizer).check()
@@ -55,7 +55,7 @@ def test_bert_tiny(shared_model, tmp_path, init):
 
 
 def check_trip(model, applied, batch, base, tmp_path):
-    from oelm.heads.folder import audit_folder
+    from oelm.heads.audit import audit_folder
 
     applied.save_pretrained(tmp_path)
     plain = type(model).from_pretrained(tmp_path).eval()

@@ -1,7 +1,10 @@
 """Treatment: every field and combination that makes sense works; one that does not is refused with the reason."""
 
 import contextlib
+import dataclasses
+import inspect
 import itertools
+import pydoc
 from fractions import Fraction
 
 import pytest
@@ -44,9 +47,7 @@ def test_combinations(init, scale, freeze, bias):
         assert treatment.frozen_roles == tuple(role for role in ("q", "k") if role in freeze)
         assert oelm.Treatment.from_dict(treatment.to_dict()) == treatment
     else:
-        with pytest.raises(
-            oelm.TreatmentError, match=r"goes with a new init|a number is the entry std|freeze is 'none'"
-        ):
+        with pytest.raises(oelm.TreatmentError, match=r"needs another init|a number is the entry std|freeze is 'none'"):
             oelm.Treatment(init=init, scale=scale, freeze=freeze, bias=bias)
 
 
@@ -62,14 +63,14 @@ def test_combinations(init, scale, freeze, bias):
         ({"init": "gaussian", "scale": -1}, "positive"),
         ({"init": "gaussian", "scale": float("nan")}, "positive"),
         ({"init": "gaussian", "scale": True}, "'unit', 'match' or a number"),
-        ({"layers": "0-"}, "not understood"),
+        ({"layers": "0-"}, "invalid layers"),
         ({"layers": "5-2"}, "backwards"),
-        ({"layers": "first:1.5"}, "more than the whole"),
-        ({"layers": "first:-1"}, "not understood"),
+        ({"layers": "first:1.5"}, "at most 1"),
+        ({"layers": "first:-1"}, "invalid layers"),
         ({"layers": [0, 0]}, "twice"),
-        ({"layers": [-1]}, "not understood"),
-        ({"layers": [True]}, "not understood"),
-        ({"layers": 3}, "not understood"),
+        ({"layers": [-1]}, "invalid layers"),
+        ({"layers": [True]}, "invalid layers"),
+        ({"layers": 3}, "invalid layers"),
         ({"freeze": "qk", "unfreeze": {"start": 0.9, "end": 0.5}}, "must not come after"),
         ({"freeze": "qk", "unfreeze": {"start": 0.1}}, "'unfreeze.end' is missing"),
         ({"freeze": "qk", "unfreeze": {"start": 0, "end": 2}}, "from 0 to 1"),
@@ -131,21 +132,21 @@ def test_whatever_is_said_of_layers_there_is_one_kind_of_error(layers):
 def test_schedule():
     schedule = oelm.Unfreeze(start=0.5, end=0.9)
     layers = [0, 1, 2, 3, 4]
-    assert schedule.layers_back(layers, 0.49) == []
-    assert schedule.layers_back(layers, 0.5) == [4]
-    assert schedule.layers_back(layers, 0.6) == [3, 4]
-    assert schedule.layers_back(layers, 0.89) == [1, 2, 3, 4]
-    assert schedule.layers_back(layers, 0.9) == layers
-    assert oelm.Unfreeze(start=0.5, end=0.5, order="bottom-up").layers_back(layers, 0.5) == layers
-    assert oelm.Unfreeze(start=0, end=1, order="bottom-up").layers_back(layers, 0.3) == [0, 1]
+    assert schedule.unfrozen_layers(layers, 0.49) == []
+    assert schedule.unfrozen_layers(layers, 0.5) == [4]
+    assert schedule.unfrozen_layers(layers, 0.6) == [3, 4]
+    assert schedule.unfrozen_layers(layers, 0.89) == [1, 2, 3, 4]
+    assert schedule.unfrozen_layers(layers, 0.9) == layers
+    assert oelm.Unfreeze(start=0.5, end=0.5, order="bottom-up").unfrozen_layers(layers, 0.5) == layers
+    assert oelm.Unfreeze(start=0, end=1, order="bottom-up").unfrozen_layers(layers, 0.3) == [0, 1]
 
 
 @given(st.integers(1, 40), st.floats(0, 1), st.floats(0, 1), st.lists(st.floats(0, 1), min_size=2))
 def test_a_schedule_only_ever_gives_more_back(number, one, other, moments):
     schedule = oelm.Unfreeze(start=min(one, other), end=max(one, other))
-    given_back = [set(schedule.layers_back(range(number), moment)) for moment in sorted(moments)]
-    assert all(a <= b for a, b in itertools.pairwise(given_back))
-    assert len(schedule.layers_back(range(number), 1.0)) == number
+    unfrozen = [set(schedule.unfrozen_layers(range(number), moment)) for moment in sorted(moments)]
+    assert all(a <= b for a, b in itertools.pairwise(unfrozen))
+    assert len(schedule.unfrozen_layers(range(number), 1.0)) == number
 
 
 def test_seeds_are_pinned():
@@ -153,3 +154,15 @@ def test_seeds_are_pinned():
     assert oelm.seed_for(0, "qk", 0, "q", 0) == 3768225354507656159
     assert oelm.seed_for(0, "a", "b") != oelm.seed_for(0, "ab")
     assert len({oelm.seed_for(seed, "qk", layer) for seed in range(20) for layer in range(20)}) == 400
+
+
+def test_help_shows_every_keyword_of_apply_with_its_default():
+    shown = inspect.signature(oelm.apply).parameters
+    assert list(shown)[:4] == ["model", "treatment", "seed", "keep_undo"]
+    for field in dataclasses.fields(oelm.Treatment):
+        assert shown[field.name].default == field.default
+        assert shown[field.name].kind is inspect.Parameter.KEYWORD_ONLY
+    text = pydoc.render_doc(oelm.apply, renderer=pydoc.plaintext)
+    assert "**fields" not in text
+    for name in list(shown)[1:]:
+        assert f"    {name}: " in text, "the docstring says what it is"

@@ -60,7 +60,7 @@ def study(path: Path, /, **recipe: object) -> dict[str, object]:
                 "task": "sst2",
                 "path": str(path),
                 "max_length": 32,
-                "select": 40,
+                "validation": 40,
                 "tokenizer": {"train": "bpe", "vocab": 300},
             },
             "budget": {"steps": 24},
@@ -76,17 +76,17 @@ def study(path: Path, /, **recipe: object) -> dict[str, object]:
             "oelm-freeze": {"init": "orthogonal", "scale": "unit", "freeze": "qk"},
         },
         "seeds": [0, 1],
-        "compare": {"against": "baseline", "primary": {"metric": "accuracy", "better": "higher"}},
+        "compare": {"baseline": "baseline", "metric": "accuracy"},
     }
 
 
 def language_study(folder: Path, *, max_length: int, **recipe: object) -> dict[str, object]:
-    """The same as language modelling: the texts one after the other, in windows."""
+    """The same as language modeling: the texts one after the other, in windows."""
     text = folder / "text.txt"
     text.write_text("<|endoftext|>".join(words for words, _ in texts(400, seed=3)), encoding="utf-8")
     content = study(text, **{"model": {"name": "oelm-gpt", "preset": "mini-128"}, **recipe})
     content["recipe"]["data"] |= {"task": "text", "max_length": max_length}
-    content["compare"]["primary"] = {"metric": "perplexity", "better": "lower"}
+    content["compare"]["metric"] = "perplexity"
     return content
 
 

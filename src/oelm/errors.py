@@ -2,6 +2,16 @@
 
 import difflib
 from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import Literal
+
+Extra = Literal["method", "lab", "report"]
+# The modules that each extra brings and `pip install oelm` leaves out, the smallest extra first.
+_MODULES: dict[Extra, tuple[str, ...]] = {
+    "method": ("torch", "transformers", "safetensors"),
+    "lab": ("torch", "transformers", "safetensors", "accelerate", "huggingface_hub", "sklearn"),
+    "report": ("typst", "matplotlib"),
+}
 
 
 class OelmError(ValueError):
@@ -18,11 +28,11 @@ class TreatmentError(OelmError):
 
 
 class UnknownLayout(OelmError):
-    """Where the query and key rows of a model lie is not known, or they have none of their own."""
+    """The layout of a model's query and key rows is unknown, or its heads have no separate ones."""
 
 
 class ModelError(OelmError):
-    """The model cannot be treated as it is: quantised, sharded, on meta, not finite, treated already."""
+    """The model cannot be treated as it is: quantized, sharded, on meta, not finite, already treated."""
 
 
 class FolderError(OelmError):
@@ -57,12 +67,48 @@ class ReportError(OelmError):
     """A report cannot be made as it was asked for."""
 
 
+class MissingPart(OelmError, ImportError):
+    """A part of oelm that is needed is not installed."""
+
+    def __init__(self, module: str, *, extra: Extra, needed_by: str):
+        super().__init__(f"{needed_by} needs {module}, which is not installed; try: pip install 'oelm[{extra}]'")
+
+
 class Stopped(OelmError):
     """A signal asked a cell to stop; it has written its checkpoint."""
 
-    def __init__(self, what: str, *, signal: int, hint: str | None = "the same command goes on from here"):
+    def __init__(
+        self,
+        what: str,
+        *,
+        signal: int,
+        step: int | None = None,
+        total: int | None = None,
+        hint: str | None = "rerun the same command to resume",
+    ):
         super().__init__(what, hint=hint)
         self.signal = signal
+        self.step, self.total = step, total
+
+
+def is_installed(module: str) -> bool:
+    return find_spec(module) is not None
+
+
+def require(extra: Extra, *, needed_by: str) -> None:
+    """Refuse before anything is done what would fail in the middle for lack of a module."""
+    for module in _MODULES[extra]:
+        if not is_installed(module):
+            raise MissingPart(module, extra=extra, needed_by=needed_by)
+
+
+def explain_import(error: ModuleNotFoundError, *, needed_by: str, extra: Extra | None = None) -> MissingPart | None:
+    """What to say of a failed import: the extra that brings the module, by default the smallest. None if none does."""
+    module = (error.name or "").partition(".")[0]
+    bringing = [name for name, modules in _MODULES.items() if module in modules and not is_installed(module)]
+    if not bringing:
+        return None
+    return MissingPart(module, extra=extra if extra in bringing else bringing[0], needed_by=needed_by)
 
 
 def did_you_mean(value: object, choices: Iterable[str]) -> str:

@@ -21,12 +21,12 @@ Init = Literal[
 ]
 Freeze = Literal["none", "q", "k", "qk"]
 Bias = Literal["freeze", "train"]
-Order = Literal["top-down", "bottom-up"]
+UnfreezeOrder = Literal["top-down", "bottom-up"]
 Role = Literal["q", "k"]
 
 # Inits whose every head block has orthonormal rows (times a scale).
 ORTHONORMAL: frozenset[str] = frozenset(get_args(Init)) - {"keep", "gaussian"}
-# Inits that factor the whole projection at once, so heads are orthogonal to each other too.
+# Inits that factor all heads of a projection at once, so heads are orthogonal to each other too.
 GLOBAL: frozenset[str] = frozenset({"orthogonalize-global", "orthogonal-global"})
 # Inits that need H*D <= M: the rows of all heads together must fit into the width.
 FITS_WIDTH: frozenset[str] = GLOBAL | {"identity"}
@@ -34,14 +34,14 @@ FITS_WIDTH: frozenset[str] = GLOBAL | {"identity"}
 
 @dataclass(frozen=True, kw_only=True)
 class Unfreeze:
-    """Give frozen layers back during training, one by one."""
+    """Unfreeze frozen layers during training, one by one."""
 
     start: float
-    """Fraction of the budget at which the first layer is given back."""
+    """Fraction of the budget at which the first layer is unfrozen."""
     end: float
-    """Fraction of the budget at which the last layer is given back."""
-    order: Order = "top-down"
-    """`top-down` begins with the layer nearest to the output."""
+    """Fraction of the budget at which the last layer is unfrozen."""
+    order: UnfreezeOrder = "top-down"
+    """`top-down` starts with the layer nearest to the output."""
 
     def __post_init__(self) -> None:
         for name in ("start", "end"):
@@ -50,15 +50,15 @@ class Unfreeze:
                 raise TreatmentError(f"unfreeze.{name} must be a fraction of the budget from 0 to 1, got {value!r}")
         if self.start > self.end:
             raise TreatmentError(f"unfreeze.start ({self.start}) must not come after unfreeze.end ({self.end})")
-        _check_choice("unfreeze.order", self.order, get_args(Order))
+        _check_choice("unfreeze.order", self.order, get_args(UnfreezeOrder))
 
-    def layers_back(self, layers: Sequence[int], progress: float) -> list[int]:
+    def unfrozen_layers(self, layers: Sequence[int], progress: float) -> list[int]:
         """Which of the frozen `layers` are trainable again at `progress` (0 to 1) of the budget."""
         if progress < self.start:
             return []
         span = self.end - self.start
         share = 1.0 if progress >= self.end or span == 0 else (progress - self.start) / span
-        # The first layer goes at `start` and the last at `end`; the others evenly between.
+        # The first layer is unfrozen at `start` and the last at `end`; the others evenly in between.
         number = 1 + math.floor(share * (len(layers) - 1) + 1e-9)
         ordered = sorted(layers, reverse=self.order == "top-down")
         return sorted(ordered[:number])
@@ -66,21 +66,21 @@ class Unfreeze:
 
 @dataclass(frozen=True, kw_only=True)
 class Treatment:
-    """What is done to Q/K. `init`, `scale` and `freeze` are independent of each other."""
+    """What is done to Q/K. `init`, `scale` and `freeze` are independent."""
 
     init: Init = "keep"
-    """How every head's block of weights is made, for queries and keys alike."""
+    """How every head's block of weights is initialized, for queries and keys."""
     scale: Literal["unit", "match"] | float | None = None
-    """`unit`: orthonormal rows as they come (`gaussian`: entry std 1/sqrt(width)); `match`: the Frobenius
-    norm of the block that is replaced; a number: the entry std of `gaussian`. Left out, it is `unit`."""
+    """`unit`: orthonormal rows unscaled (`gaussian`: entry std 1/sqrt(width)); `match`: the Frobenius norm of the
+    replaced block; a number: the entry std of `gaussian`. The default is `unit`."""
     freeze: Freeze = "none"
-    """What stops learning."""
+    """What is frozen."""
     bias: Bias = "freeze"
-    """Whether the biases of a frozen projection freeze with it."""
+    """Whether the biases of a frozen projection are frozen too."""
     layers: str | tuple[int, ...] = "all"
-    """Where: `all`, `0-5`, `(0, 2, 4)`, `first:0.5`, `last:0.25`."""
+    """Which layers: `all`, `0-5`, `(0, 2, 4)`, `first:0.5`, `last:0.25`."""
     unfreeze: Unfreeze | None = None
-    """A schedule that gives frozen layers back; a mapping of its fields will do."""
+    """A schedule that unfreezes layers, or a mapping of its fields."""
 
     def __post_init__(self) -> None:
         _check_choice("init", self.init, get_args(Init))
@@ -94,12 +94,12 @@ class Treatment:
         if self.freeze == "none":
             if self.bias == "train":
                 raise TreatmentError(
-                    "bias 'train' says what a frozen projection does with its bias, but freeze is 'none'",
-                    hint="leave bias out, or freeze 'q', 'k' or 'qk'",
+                    "bias 'train' applies to frozen projections, but freeze is 'none'",
+                    hint="omit bias, or use freeze 'q', 'k' or 'qk'",
                 )
             if self.unfreeze is not None:
                 raise TreatmentError(
-                    "unfreeze gives frozen layers back, but freeze is 'none'", hint="freeze 'q', 'k' or 'qk'"
+                    "unfreeze needs frozen layers, but freeze is 'none'", hint="use freeze 'q', 'k' or 'qk'"
                 )
 
     @property
@@ -130,7 +130,7 @@ class Treatment:
 
 
 def select_layers(layers: str | Iterable[int], num_layers: int) -> list[int]:
-    """The layers that a `layers` choice means in a model of `num_layers`, in ascending order."""
+    """The layers that `layers` selects in a model of `num_layers`, in ascending order."""
     layers = _checked_layers(layers)
     if isinstance(layers, tuple):
         chosen = sorted(layers)
@@ -146,13 +146,13 @@ def select_layers(layers: str | Iterable[int], num_layers: int) -> list[int]:
     beyond = [layer for layer in chosen if layer >= num_layers]
     if beyond:
         raise TreatmentError(
-            f"layers {_shown(layers)} asks for layer {beyond[0]}, but the model has {num_layers} "
+            f"layers {_format_layers(layers)} asks for layer {beyond[0]}, but the model has {num_layers} "
             f"attention layer{'s' if num_layers != 1 else ''}",
             hint=f"layers from 0 to {num_layers - 1}, or 'all'",
         )
     if not chosen:
         raise TreatmentError(
-            f"layers {_shown(layers)} selects none of the model's {num_layers} layers",
+            f"layers {_format_layers(layers)} selects none of the model's {num_layers} layers",
             hint="a larger share, or freeze='none', init='keep' for an untreated model",
         )
     return chosen
@@ -169,7 +169,7 @@ def _checked_layers(layers: object) -> str | tuple[int, ...]:
             raise TreatmentError(f"layers '{layers}' runs backwards", hint=f"'{span[2]}-{span[1]}'")
         share = _SHARE.fullmatch(layers)
         if share and not 0 <= Fraction(share[2]) <= 1:
-            raise TreatmentError(f"layers '{layers}' asks for more than the whole model")
+            raise TreatmentError(f"layers '{layers}': the share must be at most 1")
         if layers == "all" or span or share:
             return layers
     elif isinstance(layers, Iterable):
@@ -179,8 +179,8 @@ def _checked_layers(layers: object) -> str | tuple[int, ...]:
                 raise TreatmentError(f"layers {list(numbers)} names a layer twice")
             return numbers
     raise TreatmentError(
-        f"layers {_shown(layers)} is not understood",
-        hint="'all', '0-5', [0, 2, 4], 'first:0.5' or 'last:0.25'",
+        f"invalid layers {_format_layers(layers)}",
+        hint="use 'all', '0-5', [0, 2, 4], 'first:0.5' or 'last:0.25'",
     )
 
 
@@ -188,8 +188,8 @@ def _checked_scale(init: str, scale: object) -> object:
     if init == "keep":
         if scale is not None:
             raise TreatmentError(
-                f"scale {scale!r} goes with a new init; 'keep' leaves the weights as they are",
-                hint="leave scale out, or choose another init",
+                f"scale {scale!r} needs another init: 'keep' does not change the weights",
+                hint="omit scale, or use another init",
             )
         return None
     if scale is None or scale in ("unit", "match"):
@@ -200,7 +200,7 @@ def _checked_scale(init: str, scale: object) -> object:
         )
     if init != "gaussian":
         raise TreatmentError(
-            f"scale {scale!r}: a number is the entry std of 'gaussian'; '{init}' rows have a length, not a std",
+            f"scale {scale!r}: a number is the entry std of 'gaussian'; '{init}' rows have a norm, not a std",
             hint="scale 'unit' or 'match', or init 'gaussian'",
         )
     if not (math.isfinite(scale) and scale > 0):  # type: ignore[operator, arg-type]
@@ -234,5 +234,5 @@ def _known_fields(cls: type[Treatment] | type[Unfreeze], data: object, prefix: s
     return dict(data)
 
 
-def _shown(layers: object) -> str:
+def _format_layers(layers: object) -> str:
     return repr(list(layers)) if isinstance(layers, tuple) else repr(layers)

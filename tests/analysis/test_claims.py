@@ -12,14 +12,16 @@ from typer.testing import CliRunner
 
 from made_bench import write_bench
 from made_runs import make_runs, study_of
-from oelm.analysis.claims import judge, ledger_from_dict, load_ledger, shipped_ledgers, standing
-from oelm.analysis.numbers import saving_ceiling
+from oelm.analysis.checks.consistency import saving_ceiling
 from oelm.analysis.results import read_results
-from oelm.cli.claims import app
+from oelm.claims.judge import judge_claim, retest_status
+from oelm.claims.load import ledger_from_dict, load_ledger, shipped_ledgers
+from oelm.cli.claims import claims_app
 from oelm.errors import OelmError, StudyError
 from oelm.study import yaml
 from oelm.study.load import load_study
 from oelm.study.shipped import shipped_studies
+from oelm.text.messages import join_texts, translate
 
 ROOT = Path(__file__).resolve().parents[2]
 RAW = yaml.read(shipped_ledgers()["oelm-first"])
@@ -43,11 +45,15 @@ def judged(claim, changes=None):
             del inner[last]
         else:
             inner[last] = value
-    return judge(ledger_from_dict(data).claims[claim])
+    return judge_claim(ledger_from_dict(data).claims[claim])
+
+
+def status(claim, results):
+    return join_texts([translate(message) for message in retest_status(claim, results)])
 
 
 def said(one, code):
-    return [f"{found.where}: {found.message}" for found in one.flags if found.code == code]
+    return [f"{found.where}: {found.message}" for found in one.issues if found.code == code]
 
 
 # What must fire, what its message must contain, and the change that makes a clean twin of the claim.
@@ -89,7 +95,7 @@ CASES = [
         {f"results/tinystories/arms/{arm}/wall": "5h 20m" for arm in ("baseline", "oelm-freeze")},
     ),
     ("C10", "COUNT-MISSES-BUFFERS", "3,145,728", {"counts/reported_total": 44_896_768}),
-    ("C11", "BELOW-FLOOR", "87.05 %", {"results/ag_news/floor": "85.0 %"}),
+    ("C11", "BELOW-SIMPLE-BASELINE", "87.05 %", {"results/ag_news/simple_baseline": "85.0 %"}),
     (
         "C11",
         "FINAL-BELOW-BEST",
@@ -116,17 +122,17 @@ def test_few_seeds_wherever_there_is_one(ledger):
     for name, claim in ledger.claims.items():
         seeds = [arm.seeds for arm in claim.arms.values()]
         single = len(seeds) > 1 and seeds.count((42,)) > 1
-        assert bool(said(judge(claim), "FEW-SEEDS")) == single, name
+        assert bool(said(judge_claim(claim), "FEW-SEEDS")) == single, name
     many = {f"arms/{arm}/seeds": list(range(20)) for arm in ("baseline", "oelm-freeze")}
     assert not said(judged("C1", many), "FEW-SEEDS")
 
 
 def test_the_paired_interval_of_the_three_timed_pairs(ledger):
-    (pair,) = judge(ledger.claims["C5"]).paired
+    (pair,) = judge_claim(ledger.claims["C5"]).paired
     assert pair.n == 3
     assert pair.mean == pytest.approx(0.0137, abs=5e-4)
     assert (pair.interval.low, pair.interval.high) == pytest.approx((-0.306, 0.333), abs=1e-3)
-    assert "+1.4%" in pair.text.en
+    assert "+1.4%" in str(pair.message)
 
 
 def test_one_pair_gives_no_interval():
@@ -137,10 +143,10 @@ def test_one_pair_gives_no_interval():
 def test_h1_is_judged_by_both_of_its_rules(ledger):
     claim = ledger.claims["C14"]
     assert [rule.holds for rule in claim.rules] == [False, True]
-    share, count = judge(claim).rules
-    assert "7.0066%" in share.en
-    assert "does not hold" in share.en
-    assert "holds" in count.en
+    share, count = judge_claim(claim).rules
+    assert "7.0066%" in str(share)
+    assert "does not hold" in str(share)
+    assert "holds" in str(count)
     twin = judged("C14", {"rules/0/about": "7.0 %"})
     assert [rule.holds for rule in twin.claim.rules] == [True, True]
 
@@ -148,19 +154,19 @@ def test_h1_is_judged_by_both_of_its_rules(ledger):
 def test_the_right_count_holds(ledger):
     (rule,) = ledger.claims["C7"].rules
     assert rule.holds
-    assert not judge(ledger.claims["C7"]).flags
+    assert not judge_claim(ledger.claims["C7"]).issues
 
 
 def test_smaller_savings_of_the_same_table_are_let_be(ledger):
-    (only,) = said(judge(ledger.claims["C12"]), "SPEEDUP-ABOVE-CEILING")
+    (only,) = said(judge_claim(ledger.claims["C12"]), "SPEEDUP-ABOVE-CEILING")
     assert only.startswith("xnli")
     assert f"{saving_ceiling():.2%}" in only
 
 
-def test_a_treated_arm_below_the_floor_is_a_result():
+def test_a_treated_arm_below_the_simple_baseline_is_a_result():
     """Only a baseline that learned nothing takes the ground from a comparison."""
-    one = judged("C11", {"results/ag_news/floor": "95.0 %"})
-    severities = {found.arms: found.severity for found in one.flags if found.code == "BELOW-FLOOR"}
+    one = judged("C11", {"results/ag_news/simple_baseline": "95.0 %"})
+    severities = {found.arms: found.severity for found in one.issues if found.code == "BELOW-SIMPLE-BASELINE"}
     assert severities == {("baseline",): "invalid", ("oelm-freeze",): "warn"}
 
 
@@ -174,8 +180,8 @@ def test_two_arms_with_the_same_numbers():
 def test_a_claim_about_times_is_judged_by_what_concerns_times(ledger):
     """Its arms had other learning rates and a treated baseline: that changes no step's time."""
     assert ledger.claims["C5"].of_times
-    assert not {"LR-DIFFERS", "BASELINE-TREATED"} & set(judge(ledger.claims["C5"]).codes)
-    assert judge(ledger.claims["C12"]).codes == ["SPEEDUP-ABOVE-CEILING", "SETTING-DIFFERS", "FEW-SEEDS"]
+    assert not {"LR-DIFFERS", "BASELINE-TREATED"} & set(judge_claim(ledger.claims["C5"]).codes)
+    assert judge_claim(ledger.claims["C12"]).codes == ["SPEEDUP-ABOVE-CEILING", "SETTING-DIFFERS", "FEW-SEEDS"]
     twin = judged("C5", {"results/step-time/metric": "accuracy", "results/step-time/better": "higher"})
     assert {"LR-DIFFERS", "BASELINE-TREATED"} <= set(twin.codes), "of an accuracy it is another matter"
     assert not ledger.claims["C8"].of_times, "it has times beside its perplexity"
@@ -185,7 +191,7 @@ def test_a_claim_about_times_is_judged_by_what_concerns_times(ledger):
     ("told", "sentence"),
     [
         (0.95, "bert-sst2-fair: a step of oelm-freeze is faster: 0.9500 of baseline's time"),
-        (1.0, "bert-sst2-fair: whether a step of oelm-freeze is faster is undecided: 1.0000"),
+        (1.0, "bert-sst2-fair: whether a step of oelm-freeze is faster is inconclusive: 1.0000"),
         (1.05, "bert-sst2-fair: a step of oelm-freeze is slower: 1.0500"),
         (0.7, "bert-sst2-fair: the step times of oelm-freeze and baseline cannot be compared (SPEEDUP-ABOVE-CEILING)"),
     ],
@@ -193,16 +199,17 @@ def test_a_claim_about_times_is_judged_by_what_concerns_times(ledger):
 def test_a_claim_about_step_times_stands_by_the_bench(tmp_path, ledger, told, sentence):
     study = study_of(study="bert-sst2-fair", seeds=[0, 1])
     folder = make_runs(tmp_path, study, examples=60, steps=10)
-    whole = standing(ledger.claims["C5"], {"bert-sst2-fair": read_results(folder)})
-    assert "step_seconds" in whole.en, "without a bench, by the records"
-    timed = standing(
-        ledger.claims["C5"], {"bert-sst2-fair": read_results(write_bench(folder, study, {"oelm-freeze": told}))}
-    )
+    by_records = status(ledger.claims["C5"], {"bert-sst2-fair": read_results(folder)})
+    assert "step_seconds" in by_records.en, "without a bench, by the records"
+    benched = {"bert-sst2-fair": read_results(write_bench(folder, study, {"oelm-freeze": told}))}
+    timed = status(ledger.claims["C5"], benched)
+    verdict = retest_status(ledger.claims["C5"], benched)[0].values["verdict"]
+    assert (verdict.values["ratio"], verdict.values["rounds"].values["n"]) == (told, 64)
     assert timed.en.startswith(sentence)
     assert "64 rounds" in timed.en
     assert "64 轮" in timed.zh
     assert "step_seconds" not in timed.en
-    accuracy = standing(ledger.claims["C1"], {"bert-sst2-fair": read_results(folder)})
+    accuracy = status(ledger.claims["C1"], {"bert-sst2-fair": read_results(folder)})
     assert "oelm bench" not in accuracy.en
 
 
@@ -219,8 +226,9 @@ def test_all_fourteen_claims_are_there_in_both_languages(ledger):
 
 def test_every_message_is_in_both_languages(ledger):
     for claim in ledger.claims.values():
-        one = judge(claim)
-        for text in (*(found.message for found in one.flags), *(pair.text for pair in one.paired), *one.rules):
+        one = judge_claim(claim)
+        for message in (*(found.message for found in one.issues), *(pair.message for pair in one.paired), *one.rules):
+            text = translate(message)
             assert re.search(r"[\u4e00-\u9fff]", text.zh), text
             assert not re.search(r"[\u4e00-\u9fff]", text.en), text
 
@@ -236,10 +244,10 @@ def test_what_retests_a_claim_is_shipped(ledger):
 
 
 def test_without_records_nothing_is_said_yet(ledger):
-    assert standing(ledger.claims["C1"], {}).en == "Not yet: bert-sst2-fair."
-    assert "gpt-imdb-fair, gpt-agnews-fair, gpt-xnli-fair" in standing(ledger.claims["C11"], {}).en
-    assert "oelm bench gpt-imdb-fair" in standing(ledger.claims["C12"], {}).en
-    assert standing(ledger.claims["C1"], {}).zh == "尚未检验\uff08bert-sst2-fair\uff09。"
+    assert status(ledger.claims["C1"], {}).en == "Not yet: bert-sst2-fair."
+    assert "gpt-imdb-fair, gpt-agnews-fair, gpt-xnli-fair" in status(ledger.claims["C11"], {}).en
+    assert "oelm bench gpt-imdb-fair" in status(ledger.claims["C12"], {}).en
+    assert status(ledger.claims["C1"], {}).zh == "尚未检验\uff08bert-sst2-fair\uff09。"
 
 
 # -- loading -------------------------------------------------------------------------------------------------------
@@ -265,7 +273,7 @@ def test_all_problems_are_said_at_once_with_their_places():
         r"claims\.C3\.arms\.oelm-random\.treatment +.*did you mean 'gaussian'\?",
         r"claims\.C8\.results\.tinystories\.arms\.baseline\.best +must be as printed, in quotation marks",
         r"claims\.C9\.results\.openwebtext\.better +'lowest' is not known; did you mean 'lower'\?",
-        r"claims\.C12\.results\.imdb\.arms\.baseline\.wall +'a while' is no time",
+        r"claims\.C12\.results\.imdb\.arms\.baseline\.wall +'a while' is not a duration",
         r"claims\.C14\.claim +must be a sentence, or \{en: \.\.\., zh: \.\.\.\}",
     ):
         assert re.search(line, told), (line, told)
@@ -275,13 +283,13 @@ def test_all_problems_are_said_at_once_with_their_places():
     ("path", "value", "told"),
     [
         ("source", "bert-reservoire", "did you mean 'bert-reservoir'"),
-        ("against", "base-line", "'base-line' is no arm; did you mean 'baseline'?"),
+        ("against", "base-line", "'base-line' is not an arm; did you mean 'baseline'?"),
         ("against", ..., "against  is missing"),
-        ("pairs", [["oelm-freeze", "x"]], "'x' is no arm"),
-        ("results/sst2/arms/oelm", {"best": "91.28 %"}, "'oelm' is no arm"),
+        ("pairs", [["oelm-freeze", "x"]], "'x' is not an arm"),
+        ("results/sst2/arms/oelm", {"best": "91.28 %"}, "'oelm' is not an arm"),
         ("results/sst2/examples", 871, "sum to 872, and there are 871 examples"),
         ("results/sst2/classes", 3, "are 2, and there are 3 classes"),
-        ("results/sst2/arms/baseline/best", "93.12", "'93.12' is no share"),
+        ("results/sst2/arms/baseline/best", "93.12", "'93.12' is not a share"),
         ("rules", [{"rule": "r", "value": "1"}], "needs exactly one of about, above, at_most"),
         ("rules", [{"rule": "r", "value": "1", "of": "0", "above": "1"}], "must not be 0"),
         ("retested_by", [{}], "names no study: say why"),
@@ -289,9 +297,9 @@ def test_all_problems_are_said_at_once_with_their_places():
         (
             "retested_by",
             [{"study": "bert-sst2-fare", "arm": "oelm-freeze"}],
-            "retested_by.0.study  'bert-sst2-fare' is no shipped study; did you mean 'bert-sst2-fair'?",
+            "retested_by.0.study  'bert-sst2-fare' is not a shipped study; did you mean 'bert-sst2-fair'?",
         ),
-        ("retested_by", [{"study": "zzz", "arm": "oelm-freeze"}], "'zzz' is no shipped study; oelm studies ls"),
+        ("retested_by", [{"study": "zzz", "arm": "oelm-freeze"}], "'zzz' is not a shipped study; oelm studies ls"),
     ],
 )
 def test_what_makes_no_sense_together_is_refused(path, value, told):
@@ -308,7 +316,7 @@ def test_what_is_no_mapping_is_no_ledger(raw):
 def test_a_file_of_another_version_or_none():
     with pytest.raises(StudyError, match="version"):
         ledger_from_dict({**RAW, "version": 2})
-    with pytest.raises(StudyError, match=r"no ledger oelm-frist; did you mean 'oelm-first'\?"):
+    with pytest.raises(StudyError, match=r"unknown ledger oelm-frist; did you mean 'oelm-first'\?"):
         load_ledger("oelm-frist")
     with pytest.raises(StudyError):
         load_ledger("x" * 5000)
@@ -318,8 +326,8 @@ def test_a_sentence_in_one_language_will_do():
     claim = {"claim": "It works.", "source": "s"}
     ledger = ledger_from_dict({"ledger": "l", "version": 1, "sources": {"s": "S"}, "claims": {"A": claim}})
     assert ledger.claims["A"].claim.zh == "It works."
-    assert not judge(ledger.claims["A"]).flags
-    assert standing(ledger.claims["A"], {}).en.startswith("Not yet")
+    assert not judge_claim(ledger.claims["A"]).issues
+    assert status(ledger.claims["A"], {}).en.startswith("Not yet")
 
 
 def places(data, path=()):
@@ -365,11 +373,13 @@ def test_any_ledger_is_judged_or_refused_with_one_clear_error(changes):
     except OelmError:
         return
     for claim in ledger.claims.values():
-        judge(claim)
-        standing(claim, {})
+        judge_claim(claim)
+        retest_status(claim, {})
 
 
-NUMBERS = [place for place in PLACES if {"best", "final", "f1", "listed", "values", "floor"} & set(place[-2:])]
+NUMBERS = [
+    place for place in PLACES if {"best", "final", "f1", "listed", "values", "simple_baseline"} & set(place[-2:])
+]
 NUMBERS = [place for place in NUMBERS if place[-1] not in ("listed", "values")]
 TIMES = [place for place in PLACES if place[-1:] in (("wall",), ("step_seconds",))]
 COUNTS = [place for place in PLACES if place[-1:] == ("class_counts",)]
@@ -392,20 +402,20 @@ def test_any_numbers_are_judged(changes):
         if path[-1] == "class_counts":
             inner["examples"] = sum(value)
     for claim in ledger_from_dict(data).claims.values():
-        assert all(found.message.en and found.message.zh for found in judge(claim).flags)
+        assert all(str(found.message) and translate(found.message).zh for found in judge_claim(claim).issues)
 
 
 # -- the command line and the page ---------------------------------------------------------------------------------
 
 
 def run(*args):
-    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    result = CliRunner().invoke(claims_app, [str(arg) for arg in args])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
 
 
-def test_the_list_names_checks_and_standing(tmp_path, monkeypatch):
+def test_the_list_names_checks_and_status(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = run().output
     assert re.search(r"C1  BERT-base on SST-2.*\n +checks +LR-DIFFERS.*GRIM.*\n +our records +Not yet: bert-sst2", told)
@@ -413,7 +423,15 @@ def test_the_list_names_checks_and_standing(tmp_path, monkeypatch):
     assert "我们的记录" in run("--lang", "zh").output
     data = json.loads(run("--json").output)
     assert data["C10"]["checks"][0]["code"] == "COUNT-MISSES-BUFFERS"
-    assert data["C1"]["standing"]["en"] == "Not yet: bert-sst2-fair."
+    (pending,) = data["C1"]["status"]
+    assert pending == {
+        "key": "retest-pending",
+        "values": {"studies": ["bert-sst2-fair"]},
+        "text": "Not yet: bert-sst2-fair.",
+    }
+    (paired,) = data["C5"]["paired"]
+    assert (paired["n"], round(paired["mean"], 4)) == (3, 0.0137), "numbers, with the sentence beside them"
+    assert "+1.4%" in paired["text"]
 
 
 def test_check_shows_the_full_messages():
@@ -423,7 +441,7 @@ def test_check_shows_the_full_messages():
     assert "7.0066%, does not hold" in result.output
     assert "C1  " not in result.output
     assert list(json.loads(run("check", "C5", "--json").output)) == ["C5"]
-    with pytest.raises(StudyError, match="no claim 'C15'"):
+    with pytest.raises(StudyError, match="unknown claim 'C15'"):
         run("check", "C15")
 
 
@@ -438,7 +456,7 @@ def test_a_study_that_cannot_be_read_is_named_and_the_claims_are_shown(tmp_path)
     (cell / "cell.json").write_text("{}")
     (cell / "record.json").write_text("{half")
     result = run(tmp_path)
-    assert "left out: no cell of" in result.stderr
+    assert "excluded: no cell of" in result.stderr
     assert "Not yet: bert-sst2-fair." in result.stdout
 
 

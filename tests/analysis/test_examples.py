@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from scipy import stats
 
-from oelm.analysis.examples import crossed, example_bootstrap, mcnemar
-from oelm.analysis.paired import Estimate, Source, from_seeds
+from oelm.analysis.stats.crossed import crossed, example_bootstrap, mcnemar
+from oelm.analysis.stats.estimate import Estimate, VarianceSource, from_seeds
 
 pytestmark = pytest.mark.slow
 
@@ -47,8 +47,8 @@ def estimates_from_mean_squares(S: int, E: int, *, regime: str) -> list[Estimate
     return [
         Estimate(
             mean=float(mean[r]),
-            seeds=Source(se=math.sqrt(seeds[r]), df=S - 1),
-            examples=Source(se=math.sqrt(max(examples[r] - rests[r], 0)), df=E - 1),
+            seeds=VarianceSource(se=math.sqrt(seeds[r]), df=S - 1),
+            examples=VarianceSource(se=math.sqrt(max(examples[r] - rests[r], 0)), df=E - 1),
         )
         for r in range(REPEATS)
     ]
@@ -183,9 +183,9 @@ class TestCoverage:
         E = 200
         generator = np.random.default_rng(S)
         disagree_R1E = generator.beta(0.5, 2.0, size=(REPEATS, 1, E))
-        favour_RSE = 0.5 + generator.uniform(-0.4, 0.4, size=(REPEATS, 1, E))
-        favour_RSE = favour_RSE + seed_effect * generator.uniform(-1, 1, size=(REPEATS, S, 1))
-        sign_RSE = np.where(generator.random((REPEATS, S, E)) < favour_RSE, 1, -1)
+        favor_RSE = 0.5 + generator.uniform(-0.4, 0.4, size=(REPEATS, 1, E))
+        favor_RSE = favor_RSE + seed_effect * generator.uniform(-1, 1, size=(REPEATS, S, 1))
+        sign_RSE = np.where(generator.random((REPEATS, S, E)) < favor_RSE, 1, -1)
         d_RSE = sign_RSE * (generator.random((REPEATS, S, E)) < disagree_R1E)
         estimates = [crossed(d_SE).estimate for d_SE in d_RSE]
         told = [estimate for estimate in estimates if not estimate.no_variation]

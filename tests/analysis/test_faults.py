@@ -5,26 +5,26 @@ from dataclasses import replace
 import pytest
 
 from made_runs import make_runs, study_of, write_floor
-from oelm.analysis.checks import check_study
-from oelm.analysis.numbers import f1_impossible, speedup_above_ceiling
+from oelm.analysis.checks.consistency import f1_impossible, speedup_above_ceiling
+from oelm.analysis.checks.design import check_study
 from oelm.analysis.results import load
 
 HALF = {"step": 100, "splits": {"validation": {"accuracy": 0.5, "macro_f1": 0.4, "f1": 0.3, "loss": 0.7}}}
 
 
 def codes(results, severity=None):
-    return {flag.code for flag in results.checks if severity in (None, flag.severity)}
+    return {issue.code for issue in results.checks if severity in (None, issue.severity)}
 
 
 def with_recipe(record, path, value):
     """The record of a cell that was trained with something else."""
     section, name = path.split(".") if "." in path else (None, path)
-    recipe = dict(record.made_with["recipe"])
+    recipe = dict(record.spec["recipe"])
     if section is None:
         recipe[name] = value
     else:
         recipe[section] = {**recipe[section], name: value}
-    return replace(record, made_with={**record.made_with, "recipe": recipe})
+    return replace(record, spec={**record.spec, "recipe": recipe})
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def clean(tmp_path):
 
 def test_the_clean_twin_is_clean(clean):
     assert clean.checks == []
-    assert clean.left_out == ()
+    assert clean.excluded == ()
     assert all(one.verdict != "invalid" for one in clean.comparisons.values())
 
 
@@ -51,12 +51,12 @@ def test_1_a_baseline_that_was_reinitialised_too(tmp_path):
         "oelm-freeze": {"init": "orthogonalize", "scale": "unit", "freeze": "qk"},
     }
     study = study_of(arms=arms)
-    assert {flag.code for flag in check_study(study) if flag.severity == "invalid"} == {"BASELINE-TREATED"}
+    assert {issue.code for issue in check_study(study) if issue.severity == "invalid"} == {"BASELINE-TREATED"}
     results = load(make_runs(tmp_path, study))
     assert results.comparisons["oelm-freeze"].verdict == "invalid"
-    assert "BASELINE-TREATED" in results.comparisons["oelm-freeze"].sentence.en
+    assert "BASELINE-TREATED" in str(results.comparisons["oelm-freeze"].message)
     own = study_of(arms={**arms, "baseline": {"init": "keep", "freeze": "none"}})
-    assert "BASELINE-TREATED" not in {flag.code for flag in check_study(own)}
+    assert "BASELINE-TREATED" not in {issue.code for issue in check_study(own)}
 
 
 # 2 ---------------------------------------------------------------------------------------------------------------
@@ -69,16 +69,16 @@ def test_1_a_baseline_that_was_reinitialised_too(tmp_path):
         ("schedule.name", "cosine", "SETTING-DIFFERS"),
         ("batch.size", 16, "SETTING-DIFFERS"),
         ("precision", "bf16", "SETTING-DIFFERS"),
-        ("data.select", 500, "SETTING-DIFFERS"),
+        ("data.validation", 500, "SETTING-DIFFERS"),
         ("budget.steps", 200, "SETTING-DIFFERS"),
     ],
 )
 def test_2_another_setting_in_one_arm(tmp_path, path, value, code):
     runs = make_runs(tmp_path, change=only("oelm-freeze", lambda record: with_recipe(record, path, value)))
     results = load(runs)
-    found = [flag for flag in results.checks if flag.code == code]
-    assert [flag.where for flag in found] == ["oelm-freeze"]
-    assert "not declared" in found[0].message.en
+    found = [issue for issue in results.checks if issue.code == code]
+    assert [issue.where for issue in found] == ["oelm-freeze"]
+    assert "not declared" in str(found[0].message)
     assert results.comparisons["oelm-freeze"].verdict == "invalid"
     assert results.comparisons["freeze-only"].verdict == "equivalent", "the others are not touched by it"
 
@@ -87,13 +87,13 @@ def test_2_a_declared_difference_is_no_better(tmp_path):
     study = study_of(
         arms={
             "baseline": {"init": "keep", "freeze": "none"},
-            "freeze-only": {"init": "keep", "freeze": "qk", "changes": {"optimizer.lr": 1e-3}},
+            "freeze-only": {"init": "keep", "freeze": "qk", "overrides": {"optimizer.lr": 1e-3}},
         }
     )
-    flag = next(flag for flag in check_study(study) if flag.code == "LR-DIFFERS")
-    assert flag.severity == "invalid"
-    assert "(declared in the study)" in flag.message.en
-    assert "0.001" in flag.message.en
+    issue = next(issue for issue in check_study(study) if issue.code == "LR-DIFFERS")
+    assert issue.severity == "invalid"
+    assert "(declared in the study)" in str(issue.message)
+    assert "0.001" in str(issue.message)
 
 
 @pytest.mark.parametrize("name", ["device", "threads", "gpu"])
@@ -102,9 +102,9 @@ def test_2_another_machine_is_said(tmp_path, name):
         return replace(record, provenance={**record.provenance, name: "another"})
 
     results = load(make_runs(tmp_path, change=only("freeze-only", moved)))
-    found = [flag for flag in results.checks if flag.code == "SETTING-DIFFERS"]
-    assert [(flag.where, flag.severity) for flag in found] == [("freeze-only", "warn")]
-    assert name in found[0].message.en
+    found = [issue for issue in results.checks if issue.code == "SETTING-DIFFERS"]
+    assert [(issue.where, issue.severity) for issue in found] == [("freeze-only", "warn")]
+    assert name in str(found[0].message)
 
 
 def test_2_other_data_block(tmp_path):
@@ -127,9 +127,9 @@ def test_3_one_arm_tuned_and_the_other_not(tmp_path):
         return None if cell.arm == "baseline" and cell.point is not None else record
 
     unfair = load(make_runs(tmp_path / "unfair", study, change=untuned))
-    found = [flag for flag in unfair.checks if flag.code == "TUNING-UNEQUAL"]
-    assert {flag.where for flag in found} == {"freeze-only", "oelm-freeze"}
-    assert all("3 tuning runs for this arm, no tuning for baseline" in flag.message.en for flag in found)
+    found = [issue for issue in unfair.checks if issue.code == "TUNING-UNEQUAL"]
+    assert {issue.where for issue in found} == {"freeze-only", "oelm-freeze"}
+    assert all("3 tuning runs for this arm, no tuning for baseline" in str(issue.message) for issue in found)
     assert all(one.verdict == "invalid" for one in unfair.comparisons.values())
 
 
@@ -148,16 +148,16 @@ def test_3_a_choice_at_the_edge_of_the_grid(tmp_path):
         return record
 
     results = load(make_runs(tmp_path, study_of(tune=TUNE), change=at_edge))
-    edge = [flag for flag in results.checks if flag.code == "TUNING-UNEQUAL"]
-    assert [(flag.where, flag.severity) for flag in edge] == [("freeze-only", "warn")]
-    assert "highest" in edge[0].message.en
-    differs = [flag for flag in results.checks if flag.code == "LR-DIFFERS"]
-    assert [flag.severity for flag in differs] == ["note"], "each was chosen from the same grid"
+    edge = [issue for issue in results.checks if issue.code == "TUNING-UNEQUAL"]
+    assert [(issue.where, issue.severity) for issue in edge] == [("freeze-only", "warn")]
+    assert "highest" in str(edge[0].message)
+    differs = [issue for issue in results.checks if issue.code == "LR-DIFFERS"]
+    assert [issue.severity for issue in differs] == ["note"], "each was chosen from the same grid"
 
 
 def with_lr(record, lr):
     changed = with_recipe(record, "optimizer.lr", lr)
-    factor = lr / record.made_with["recipe"]["optimizer"]["lr"]
+    factor = lr / record.spec["recipe"]["optimizer"]["lr"]
     return replace(changed, lr=[[step, rate * factor] for step, rate in record.lr])
 
 
@@ -182,11 +182,11 @@ def test_4_the_best_is_not_the_final(tmp_path):
             return record
         metrics = record.report["final"]["splits"]["validation"]
         chosen = {"step": 60, "splits": {"validation": {**metrics, "accuracy": metrics["accuracy"] + 0.05}}}
-        return replace(record, report={**record.report, "chosen": chosen})
+        return replace(record, report={**record.report, "best": chosen})
 
     results = load(make_runs(tmp_path, accuracy={"oelm-freeze": 0.87}, change=lucky))
     assert results.comparisons["oelm-freeze"].verdict == "worse"
-    assert min(results.compare("oelm-freeze", model="chosen").differences.values()) > 0
+    assert min(results.compare("oelm-freeze", model="best").differences.values()) > 0
 
 
 # 5 ---------------------------------------------------------------------------------------------------------------
@@ -194,9 +194,9 @@ def test_4_the_best_is_not_the_final(tmp_path):
 
 def test_5_a_baseline_at_chance(tmp_path):
     results = load(make_runs(tmp_path, accuracy={"baseline": 0.5, "freeze-only": 0.9, "oelm-freeze": 0.9}))
-    found = [flag for flag in results.checks if flag.code == "COLLAPSED"]
-    assert [flag.where for flag in found] == ["baseline"]
-    assert "learned nothing in seeds 0, 1, 2, 3, 4" in found[0].message.en
+    found = [issue for issue in results.checks if issue.code == "COLLAPSED"]
+    assert [issue.where for issue in found] == ["baseline"]
+    assert "learned nothing in seeds 0, 1, 2, 3, 4" in str(found[0].message)
     assert {one.verdict for one in results.comparisons.values()} == {"invalid"}, "+40 points over nothing are nothing"
 
 
@@ -211,7 +211,7 @@ def test_5_a_baseline_below_a_bag_of_words(tmp_path, floor, fires):
     runs = make_runs(tmp_path, accuracy={"oelm-freeze": 0.95})
     write_floor(runs, accuracy=floor)
     results = load(runs)
-    assert ("BELOW-FLOOR" in codes(results)) == fires
+    assert ("BELOW-SIMPLE-BASELINE" in codes(results)) == fires
     assert results.comparisons["oelm-freeze"].verdict == ("invalid" if fires else "better")
 
 
@@ -222,10 +222,10 @@ def test_5_a_final_far_below_its_best(tmp_path):
         return replace(record, evaluations=rows)
 
     results = load(make_runs(tmp_path, change=only("baseline", fallen)))
-    found = [flag for flag in results.checks if flag.code == "FINAL-BELOW-BEST"]
+    found = [issue for issue in results.checks if issue.code == "FINAL-BELOW-BEST"]
     assert len(found) == 5
-    assert "0.6900" in found[0].message.en
-    assert "0.7800" in found[0].message.en
+    assert "0.6900" in str(found[0].message)
+    assert "0.7800" in str(found[0].message)
 
 
 # 6 ---------------------------------------------------------------------------------------------------------------
@@ -234,22 +234,22 @@ def test_5_a_final_far_below_its_best(tmp_path):
 def test_6_a_schedule_that_does_nothing(tmp_path):
     constant = only("baseline", lambda record: replace(record, lr=[[step, 1e-4] for step, _ in record.lr]))
     results = load(make_runs(tmp_path, change=constant))
-    found = [flag for flag in results.checks if flag.code == "INERT-SCHEDULE"]
-    assert "every step" in found[0].message.en
+    found = [issue for issue in results.checks if issue.code == "INERT-SCHEDULE"]
+    assert "every step" in str(found[0].message)
     assert {one.verdict for one in results.comparisons.values()} == {"invalid"}
 
 
 @pytest.mark.parametrize(("clip", "code"), [(100.0, "CLIP-INERT"), (0.1, "CLIP-ALWAYS")])
 def test_6_clipping_that_does_nothing_or_everything(tmp_path, clip, code):
     study = study_of()
-    recipe = {**study.to_dict()["recipe"], "clip": clip}
+    recipe = {**study.to_dict()["recipe"], "max_grad_norm": clip}
     assert codes(load(make_runs(tmp_path, study_of(recipe=recipe)))) == {code}
 
 
 def test_6_a_last_step_that_is_not_measured(tmp_path):
     unseen = only("baseline", lambda record: replace(record, evaluations=record.evaluations[:-1]))
     results = load(make_runs(tmp_path, change=unseen))
-    assert "the last step was not measured" in {flag.message.en for flag in results.checks}
+    assert "the last step was not measured" in {str(issue.message) for issue in results.checks}
 
 
 # 7 ---------------------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_6_a_last_step_that_is_not_measured(tmp_path):
 def test_7_a_binary_f1_on_three_classes():
     counts = (3479, 3123, 3213)  # MNLI, matched
     fires = f1_impossible(accuracy="0.8344", f1="0.8885", classes=3, class_counts=counts, average="macro")
-    assert [flag.code for flag in fires] == ["F1-IMPOSSIBLE"]
+    assert [issue.code for issue in fires] == ["F1-IMPOSSIBLE"]
     assert not f1_impossible(accuracy="0.8344", f1="0.8340", classes=3, class_counts=counts, average="macro")
 
 
@@ -304,10 +304,10 @@ def test_8_a_control_of_another_scale_that_erases_pretraining(tmp_path):
 
     study = study_of(arms=CONTROLS, hypotheses=hypotheses)
     results = load(make_runs(tmp_path, study, accuracy={"oelm-random": 0.8}, change=heads))
-    pair = [flag for flag in results.checks if flag.arms == ("oelm-freeze", "oelm-random")]
-    assert {flag.code for flag in pair} >= {"SCALE-CONFOUND", "PRETRAINED-ERASED"}
-    assert "3.26 times" in next(flag for flag in pair if flag.code == "SCALE-CONFOUND").message.en
-    assert results.hypotheses[0].standing == "invalid"
+    pair = [issue for issue in results.checks if issue.arms == ("oelm-freeze", "oelm-random")]
+    assert {issue.code for issue in pair} >= {"SCALE-CONFOUND", "PRETRAINED-ERASED"}
+    assert "3.26 times" in str(next(issue for issue in pair if issue.code == "SCALE-CONFOUND").message)
+    assert results.hypotheses[0].status == "invalid"
     assert results.comparisons["oelm-freeze"].verdict != "invalid", "against the baseline it is what it says"
 
 
@@ -322,7 +322,7 @@ def test_8_a_control_that_differs_in_nothing_else(tmp_path):
     study = study_of(arms=arms, hypotheses=hypotheses)
     results = load(make_runs(tmp_path, study, accuracy={"oelm-random": 0.8}))
     assert not codes(results) & {"SCALE-CONFOUND"}
-    assert results.hypotheses[0].standing == "supported"
+    assert results.hypotheses[0].status == "supported"
 
 
 # 9 ---------------------------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ def test_13_a_resume_that_starts_the_schedule_anew(tmp_path):
 
     results = load(make_runs(tmp_path, change=only("oelm-freeze", restarted)))
     assert codes(results, "invalid") == {"INERT-SCHEDULE"}
-    assert "step 51" in next(flag for flag in results.checks).message.en
+    assert "step 51" in str(next(issue for issue in results.checks).message)
 
 
 def test_13_a_resume_that_loses_its_place_in_the_data(tmp_path):

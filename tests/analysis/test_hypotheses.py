@@ -10,9 +10,10 @@ from scipy.stats import t
 
 from made_bench import between, ratio, write_bench
 from made_runs import TRAINABLE, make_runs, make_text_runs, study_of, text_study_of
-from oelm.analysis.paired import from_seeds, holm
 from oelm.analysis.results import load
+from oelm.analysis.stats.estimate import from_seeds, holm
 from oelm.study.load import load_study
+from oelm.text.messages import translate
 
 SMALL = {"examples": 300, "steps": 20}
 ARMS = {
@@ -27,8 +28,8 @@ def hypothesis(estimand, rule, margin):
     return {"statement": "a statement", "estimand": estimand, "rule": rule, "margin": margin}
 
 
-def standings(results):
-    return {one.hypothesis.name: one.standing for one in results.hypotheses}
+def statuses(results):
+    return {one.hypothesis.name: one.status for one in results.hypotheses}
 
 
 # -- differences -----------------------------------------------------------------------------------------------------
@@ -46,20 +47,20 @@ RULES = {
     ("accuracy", "expected"),
     [
         (0.95, ("supported", "refuted", "supported", "refuted")),
-        (0.803, ("refuted", "undecided", "supported", "supported")),
+        (0.803, ("refuted", "inconclusive", "supported", "supported")),
         (0.65, ("refuted", "supported", "refuted", "refuted")),
     ],
 )
 def test_every_rule_on_a_difference(tmp_path, accuracy, expected):
     study = study_of(hypotheses=RULES)
     results = load(make_runs(tmp_path, study, accuracy={"baseline": 0.8, "oelm-freeze": accuracy}, **SMALL))
-    assert tuple(standings(results).values()) == expected
+    assert tuple(statuses(results).values()) == expected
     for one in results.hypotheses:
         assert one.value == pytest.approx(results.comparisons["oelm-freeze"].estimate.mean)
         assert one.interval == results.comparisons["oelm-freeze"].interval, "on the same evidence as the comparison"
         assert one.n == 5
-        assert one.standing in one.sentence.en
-        assert str(one.hypothesis) in one.sentence.en
+        assert one.status in str(one.message)
+        assert str(one.hypothesis) in str(one.message)
         assert str(one) in str(results)
 
 
@@ -71,13 +72,13 @@ def test_a_value_of_one_arm(tmp_path):
     }
     study = study_of(hypotheses=hypotheses)
     results = load(make_runs(tmp_path, study, accuracy={"oelm-freeze": 0.8}, **SMALL))
-    assert standings(results) == {"high": "supported", "higher": "refuted", "low": "refuted"}
+    assert statuses(results) == {"high": "supported", "higher": "refuted", "low": "refuted"}
 
 
 def test_one_seed_and_no_variation_decide_nothing(tmp_path):
     study = study_of(seeds=[0], hypotheses=RULES)
     results = load(make_runs(tmp_path, study, accuracy={"oelm-freeze": 0.99, "baseline": 0.7}, **SMALL))
-    assert set(standings(results).values()) == {"undecided"}
+    assert set(statuses(results).values()) == {"inconclusive"}
     assert results.hypotheses[0].n == 1
 
 
@@ -94,7 +95,7 @@ def test_several_hypotheses_share_the_five_percent(tmp_path):
     found = {one.hypothesis.name: one.p_supported for one in results.hypotheses if one.hypothesis.name != "count"}
     assert found == pytest.approx(holm(alone))
     assert found["H0"] == pytest.approx(4 * alone["H0"])
-    assert standings(results)["count"] == "supported"
+    assert statuses(results)["count"] == "supported"
 
 
 def test_with_no_effect_a_gain_is_rarely_supported():
@@ -126,9 +127,9 @@ def test_a_hypothesis_about_arms_that_were_not_run(tmp_path):
     told = {one.hypothesis.name: one for one in results.hypotheses}
     assert told.pop("other").n == 3
     for one in told.values():
-        assert (one.standing, one.value, one.interval, one.n) == ("undecided", None, None, 0)
-        assert "no results yet" in one.sentence.en
-        assert "尚无结果" in one.sentence.zh
+        assert (one.status, one.value, one.interval, one.n) == ("inconclusive", None, None, 0)
+        assert "no results yet" in str(one.message)
+        assert "尚无结果" in translate(one.message).zh
 
 
 def test_what_blocks_a_comparison_blocks_its_hypothesis(tmp_path):
@@ -144,20 +145,20 @@ def test_what_blocks_a_comparison_blocks_its_hypothesis(tmp_path):
     }
     study = study_of(hypotheses=hypotheses)
     results = load(make_runs(tmp_path, study, accuracy={"oelm-freeze": 0.99}, change=unpaired, **SMALL))
-    assert standings(results) == {"blocked": "invalid", "free": "supported", "count": "supported"}
-    assert "cannot be judged (UNPAIRED)" in results.hypotheses[0].sentence.en
+    assert statuses(results) == {"blocked": "invalid", "free": "supported", "count": "supported"}
+    assert "cannot be judged (UNPAIRED)" in str(results.hypotheses[0].message)
 
 
 def test_a_hypothesis_between_treated_arms_is_held_to_their_own_differences(tmp_path):
     arms = {
         "baseline": {"init": "keep", "freeze": "none"},
         "one": {"init": "keep", "freeze": "qk"},
-        "other": {"init": "keep", "freeze": "qk", "changes": {"batch.size": 64}},
+        "other": {"init": "keep", "freeze": "qk", "overrides": {"batch.size": 64}},
     }
     hypotheses = {"H": hypothesis("accuracy(one) - accuracy(other)", "above", 0.1)}
     results = load(make_runs(tmp_path, study_of(arms=arms, seeds=[0, 1, 2], hypotheses=hypotheses), **SMALL))
-    assert standings(results) == {"H": "invalid"}
-    assert {flag.arms for flag in results.hypotheses[0].flags if flag.severity == "invalid"} == {("one", "other")}
+    assert statuses(results) == {"H": "invalid"}
+    assert {issue.arms for issue in results.hypotheses[0].issues if issue.severity == "invalid"} == {("one", "other")}
     assert results.comparisons["one"].verdict != "invalid"
 
 
@@ -184,13 +185,13 @@ def test_h1_is_judged_by_both_of_its_rules(shipped):
     """92.2 % are left, which is not 87.5 %; and 1.8 million were taken out, which is not 3 million."""
     told = {one.hypothesis.name: one for one in shipped.hypotheses}
     share, count = told["H1-share"], told["H1-count"]
-    assert share.standing == count.standing == "refuted"
+    assert share.status == count.status == "refuted"
     assert share.value == TRAINABLE["qk"] / TRAINABLE["none"]
     assert count.value == TRAINABLE["none"] - TRAINABLE["qk"] == 1_774_080
     assert share.interval is None
     assert count.interval is None
-    assert "measured 0.9219" in share.sentence.en
-    assert "measured 1,774,080" in count.sentence.en, "a count is said to the last one"
+    assert "measured 0.9219" in str(share.message)
+    assert "measured 1,774,080" in str(count.message), "a count is said to the last one"
 
 
 def test_the_two_rules_of_h1_may_contradict_each_other(tmp_path):
@@ -209,18 +210,18 @@ def test_the_two_rules_of_h1_may_contradict_each_other(tmp_path):
         return replace(record, counts=counts)
 
     results = load(make_text_runs(tmp_path, text_study_of(arms=ARMS, seeds=[0], hypotheses=two), change=large))
-    assert standings(results) == {"H1-share": "refuted", "H1-count": "supported"}, "as it was published, from one seed"
+    assert statuses(results) == {"H1-share": "refuted", "H1-count": "supported"}, "as it was published, from one seed"
 
 
 def test_ratios_are_judged_by_their_logarithms(shipped):
     told = {one.hypothesis.name: one for one in shipped.hypotheses}
-    assert told["H2"].standing == "supported"
+    assert told["H2"].status == "supported"
     assert told["H2"].value == pytest.approx(1.01, abs=0.003)
     assert told["H2"].interval.low < 1.01 < told["H2"].interval.high
-    assert told["H4"].standing == "supported"
-    assert told["H3"].standing == "supported", "steps of the frozen arm were made 5 % faster"
+    assert told["H4"].status == "supported"
+    assert told["H3"].status == "supported", "steps of the frozen arm were made 5 % faster"
     assert told["H3"].value == pytest.approx(0.95, abs=0.01)
-    assert told["RQ3"].standing == "refuted"
+    assert told["RQ3"].status == "refuted"
     assert told["RQ3"].value == pytest.approx(10.1 / 12, abs=0.01)
     ratios = [a / b for a, b in zip(
         shipped.values("oelm-freeze", "perplexity").values(),
@@ -251,7 +252,7 @@ def test_counts_that_vary_are_no_counts(tmp_path):
     study = study_of(seeds=[0, 1, 2], hypotheses={"H": hypothesis("trainable(oelm-freeze)", "below", 20_000_500)})
     one = load(make_runs(tmp_path, study, change=varying, **SMALL)).hypotheses[0]
     assert one.interval is not None
-    assert one.standing == "undecided"
+    assert one.status == "inconclusive"
 
 
 # -- times that were measured in turns -------------------------------------------------------------------------------
@@ -266,23 +267,23 @@ def timed(tmp_path, told, hypotheses, *, study=None, **parts):
 
 
 @pytest.mark.parametrize(
-    ("told", "standing"),
+    ("told", "status"),
     [
         (ratio(0.95, half=0.01), "supported"),
-        (ratio(0.95, half=0.10), "undecided"),
-        (ratio(1.00, half=0.01), "undecided"),
+        (ratio(0.95, half=0.10), "inconclusive"),
+        (ratio(1.00, half=0.01), "inconclusive"),
         (ratio(1.05, half=0.01), "refuted"),
-        (ratio(0.95, rounds=3), "undecided"),
+        (ratio(0.95, rounds=3), "inconclusive"),
     ],
 )
-def test_step_times_are_judged_by_the_bench(tmp_path, told, standing):
+def test_step_times_are_judged_by_the_bench(tmp_path, told, status):
     """The records of these runs say 0.95 in every seed; the bench says something else, and is believed."""
     (one,) = timed(tmp_path, {"oelm-freeze": told}, {"H3": hypothesis(FASTER, "below", 1.0)}).hypotheses
-    assert (one.standing, one.timed, one.value, one.n) == (standing, True, told["median"], told["rounds"])
-    assert "in turns by oelm bench" in one.sentence.en
-    assert "由 oelm bench 轮流测得" in one.sentence.zh
-    assert f"{told['rounds']} rounds" in one.sentence.en
-    assert "seeds" not in one.sentence.en
+    assert (one.status, one.timed, one.value, one.n) == (status, True, told["median"], told["rounds"])
+    assert "in turns by oelm bench" in str(one.message)
+    assert "由 oelm bench 轮流测得" in translate(one.message).zh
+    assert f"{told['rounds']} rounds" in str(one.message)
+    assert "seeds" not in str(one.message)
     if told["rounds"] < 6:
         assert one.interval is None
     else:
@@ -290,18 +291,18 @@ def test_step_times_are_judged_by_the_bench(tmp_path, told, standing):
 
 
 @pytest.mark.parametrize(
-    ("rule", "margin", "told", "standing"),
+    ("rule", "margin", "told", "status"),
     [
         ("within", 0.03, ratio(1.0, half=0.01), "supported"),
-        ("within", 0.03, ratio(1.0, half=0.05), "undecided"),
+        ("within", 0.03, ratio(1.0, half=0.05), "inconclusive"),
         ("within", 0.03, ratio(0.94, half=0.01), "refuted"),
         ("above", 0.93, ratio(0.95, half=0.01), "supported"),
         ("below", 0.93, ratio(0.95, half=0.01), "refuted"),
     ],
 )
-def test_every_rule_on_times(tmp_path, rule, margin, told, standing):
+def test_every_rule_on_times(tmp_path, rule, margin, told, status):
     results = timed(tmp_path, {"oelm-freeze": told}, {"H": hypothesis(FASTER, rule, margin)})
-    assert standings(results) == {"H": standing}
+    assert statuses(results) == {"H": status}
 
 
 def test_without_a_bench_of_both_arms_the_records_judge(tmp_path):
@@ -320,8 +321,8 @@ def test_without_a_bench_of_both_arms_the_records_judge(tmp_path):
     }
 
 
-@pytest.mark.parametrize(("nofreeze", "standing"), [(1.0, "supported"), (0.952, "undecided")])
-def test_h3_of_the_shipped_studies_is_between_two_arms_of_the_bench(tmp_path, nofreeze, standing):
+@pytest.mark.parametrize(("nofreeze", "status"), [(1.0, "supported"), (0.952, "inconclusive")])
+def test_h3_of_the_shipped_studies_is_between_two_arms_of_the_bench(tmp_path, nofreeze, status):
     """Both were measured against the baseline, and 0.95 is faster than it in either case."""
     raw = load_study("gpt-tinystories-fair").to_dict()["hypotheses"]
     study = text_study_of(arms=ARMS, seeds=[0, 1], hypotheses={"H3": raw["H3"]})
@@ -333,22 +334,22 @@ def test_h3_of_the_shipped_studies_is_between_two_arms_of_the_bench(tmp_path, no
         study_file["arms"]["oelm-nofreeze"]["at_most"] = 0.08
         (folder / "bench.json").write_text(json.dumps(study_file))
     (one,) = load(folder).hypotheses
-    assert (one.standing, one.timed) == (standing, True)
+    assert (one.status, one.timed) == (status, True)
     assert one.value == pytest.approx(0.95 / nofreeze)
 
 
-@pytest.mark.parametrize(("told", "standing"), [(0.985, "supported"), (1.0, "undecided"), (1.015, "refuted")])
-def test_the_ratio_that_was_taken_of_both_arms_judges(tmp_path, told, standing):
+@pytest.mark.parametrize(("told", "status"), [(0.985, "supported"), (1.0, "inconclusive"), (1.015, "refuted")])
+def test_the_ratio_that_was_taken_of_both_arms_judges(tmp_path, told, status):
     """Their ratios to the baseline divide to 0.98, with an interval that holds 1."""
     rule = hypothesis("step_seconds(oelm-freeze) / step_seconds(freeze-only)", "below", 1.0)
     study = study_of(seeds=[0, 1, 2], hypotheses={"H3": rule})
     folder = make_runs(tmp_path, study, **SMALL)
     arms = {"oelm-freeze": ratio(0.95, half=0.03), "freeze-only": ratio(0.95 / 0.98, half=0.03)}
     (divided,) = load(write_bench(folder, study, arms)).hypotheses
-    assert divided.standing == "undecided"
+    assert divided.status == "inconclusive"
     pairs = [between("oelm-freeze", "freeze-only", ratio(told, half=0.01, rounds=40))]
     (one,) = load(write_bench(folder, study, arms, pairs=pairs)).hypotheses
-    assert (one.standing, one.value, one.n, one.timed) == (standing, told, 40, True)
+    assert (one.status, one.value, one.n, one.timed) == (status, told, 40, True)
 
 
 def test_of_few_rounds_a_corrected_p_value_is_that_of_t(tmp_path):
@@ -358,25 +359,25 @@ def test_of_few_rounds_a_corrected_p_value_is_that_of_t(tmp_path):
     told = {"oelm-freeze": {**ratio(0.96, rounds=6), "low": 0.96 / math.exp(0.0322), "high": 0.96 * math.exp(0.0322)}}
     one = timed(tmp_path / "few", told, rules).hypotheses[0]
     assert one.p_supported == pytest.approx(3 * 2 * t.sf(-math.log(0.96) / 0.0322 * t.ppf(0.975, 5), 5))
-    assert one.standing == "undecided"
+    assert one.status == "inconclusive"
     told["oelm-freeze"]["rounds"] = 10_000
-    assert timed(tmp_path / "many", told, rules).hypotheses[0].standing == "supported"
+    assert timed(tmp_path / "many", told, rules).hypotheses[0].status == "supported"
 
 
 def test_one_round_is_one(tmp_path):
     (one,) = timed(
         tmp_path, {"oelm-freeze": ratio(0.95, rounds=1)}, {"H3": hypothesis(FASTER, "below", 1.0)}
     ).hypotheses
-    assert "oelm bench, 1 round: too few" in one.sentence.en
+    assert "oelm bench, 1 round: too few" in str(one.message)
 
 
 def test_faster_than_freezing_can_make_it_is_no_support(tmp_path):
     hypotheses = {"H3": hypothesis(FASTER, "below", 1.0), "cost": RULES["costs little"]}
     results = timed(tmp_path, {"oelm-freeze": 0.7}, hypotheses)
     found = {one.hypothesis.name: one for one in results.hypotheses}
-    assert found["H3"].standing == "invalid"
-    assert "cannot be judged (SPEEDUP-ABOVE-CEILING)" in found["H3"].sentence.en
-    assert found["cost"].standing == "supported", "an accuracy is not timed"
+    assert found["H3"].status == "invalid"
+    assert "cannot be judged (SPEEDUP-ABOVE-CEILING)" in str(found["H3"].message)
+    assert found["cost"].status == "supported", "an accuracy is not timed"
 
 
 def test_what_is_wrong_with_the_times_of_records_does_not_concern_the_bench(tmp_path):
@@ -390,8 +391,8 @@ def test_what_is_wrong_with_the_times_of_records_does_not_concern_the_bench(tmp_
 
     study = study_of(seeds=[0, 1, 2], hypotheses={"H3": hypothesis(FASTER, "below", 1.0)})
     folder = make_runs(tmp_path, study, change=in_order, **SMALL)
-    assert standings(load(folder)) == {"H3": "invalid"}
-    assert standings(load(write_bench(folder, study, {"oelm-freeze": 0.95}))) == {"H3": "supported"}
+    assert statuses(load(folder)) == {"H3": "invalid"}
+    assert statuses(load(write_bench(folder, study, {"oelm-freeze": 0.95}))) == {"H3": "supported"}
 
 
 def test_times_share_the_five_percent_with_the_others(tmp_path):
@@ -401,6 +402,6 @@ def test_times_share_the_five_percent_with_the_others(tmp_path):
     among = alone | {f"H{n}": hypothesis(DIFFERENCE, "above", 0.0) for n in (4, 5)}
     (one,) = timed(tmp_path / "alone", told, alone).hypotheses
     both = timed(tmp_path / "among", told, among).hypotheses[0]
-    assert one.standing == "supported"
+    assert one.status == "supported"
     assert both.p_supported == pytest.approx(3 * one.p_supported)
-    assert both.standing == "undecided"
+    assert both.status == "inconclusive"

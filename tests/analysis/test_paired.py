@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from oelm.analysis.paired import Estimate, Interval, Source, bca_interval, from_seeds, holm
+from oelm.analysis.stats.estimate import Estimate, Interval, VarianceSource, bca_interval, from_seeds, holm
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def normal_seeds(n: int, *, mean: float = 0.0, seed: int = 0) -> list[Estimate]:
 
 
 def both_sources(mean: float, seed_se: float, example_se: float) -> Estimate:
-    return Estimate(mean=mean, seeds=Source(se=seed_se, df=2), examples=Source(se=example_se, df=199))
+    return Estimate(mean=mean, seeds=VarianceSource(se=seed_se, df=2), examples=VarianceSource(se=example_se, df=199))
 
 
 class TestExact:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from oelm.analysis.power import USUAL, USUAL_DETECTABLE, computed_detectable, detectable, seeds_needed
+from oelm.analysis.stats.power import USUAL, USUAL_DETECTABLE, computed_detectable, detectable, seeds_needed
 
 
 def found_by_integral(n: int, size: float, level: float) -> float:
@@ -47,7 +47,7 @@ def test_the_table_is_what_is_computed():
 
 def test_the_usual_question_needs_no_scipy():
     code = (
-        "import sys; from oelm.analysis.power import detectable; detectable(5, spread=0.2);"
+        "import sys; from oelm.analysis.stats.power import detectable; detectable(5, spread=0.2);"
         "assert not {'numpy', 'scipy', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

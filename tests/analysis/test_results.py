@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from made_runs import make_runs, study_of
-from oelm.analysis.predictions import read_predictions
 from oelm.analysis.results import load, study_folders
-from oelm.analysis.shown import as_dict
-from oelm.analysis.steps import read_steps
+from oelm.analysis.text_table import results_as_dict
 from oelm.errors import CellError, OelmError, StudyError
-from oelm.records.lease import holding
-from oelm.records.store import write_json
-from oelm.study.plan import Cell
+from oelm.runs.layout import write_json
+from oelm.runs.lease import acquire
+from oelm.runs.predictions import read_predictions
+from oelm.runs.steps import read_steps
+from oelm.study.cells import Cell
+from oelm.text.messages import translate
 
 SMALL = {"examples": 60, "steps": 10}
 TWO = study_of(seeds=[0, 1])
@@ -51,12 +52,12 @@ def edit(path, change):
 
 def everything(results):
     """All that can be asked of results; every sentence must come out in both languages."""
-    sentences = [flag.message for flag in results.checks]
-    sentences += [one.sentence for one in results.comparisons.values()]
-    sentences += [one.sentence for one in results.hypotheses]
-    sentences += [out.why for out in results.left_out]
-    assert all(text.en and text.zh for text in sentences)
-    json.dumps(as_dict(results))
+    messages = [issue.message for issue in results.checks]
+    messages += [one.message for one in results.comparisons.values()]
+    messages += [one.message for one in results.hypotheses]
+    messages += [out.why for out in results.excluded]
+    assert all(translate(message).en and translate(message).zh for message in messages)
+    json.dumps(results_as_dict(results), allow_nan=False)
     assert len(results.table()) == len(results.records)
     return str(results) + results._repr_html_()
 
@@ -71,13 +72,13 @@ def test_all_cells_are_there(pristine):
         for seed, arms in enumerate((["baseline", "freeze-only", "oelm-freeze"],) * 2)
         for arm in (arms if seed == 0 else arms[::-1])
     ]
-    assert results.left_out == ()
+    assert results.excluded == ()
     assert results.study == TWO
     assert results.values("baseline", "trainable") == {0: 22_713_986, 1: 22_713_986}
     assert results.values("baseline", "no such metric") == {}
     table = results.table()
     assert set(table["arm"]) == set(TWO.arms)
-    assert {"accuracy", "accuracy (chosen)", "trainable", "lr", "step_seconds", "peak_memory"} <= set(table.columns)
+    assert {"accuracy", "accuracy (best)", "trainable", "lr", "step_seconds", "peak_memory"} <= set(table.columns)
     assert table["accuracy"].tolist() == [record.value("accuracy") for record in results.records.values()]
 
 
@@ -96,7 +97,7 @@ def test_tuning_cells_are_kept_apart(tmp_path, monkeypatch):
     assert len(results.tuning) == 9
     assert {cell.seed for cell in results.tuning} == {100}
     assert results.tuned("baseline") == {"optimizer.lr": 1e-4}
-    assert results.left_out == ()
+    assert results.excluded == ()
     monkeypatch.chdir(results.folder / "baseline" / "tune" / "optimizer.lr=0.0001")
     assert load(".").tuning == results.tuning
 
@@ -108,7 +109,7 @@ def test_a_study_that_is_not_written_down_is_made_from_its_records(runs, pristin
     (runs / "study.json").unlink()
     results, whole = load(runs), load(pristine)
     assert results.records == whole.records
-    assert results.left_out == ()
+    assert results.excluded == ()
     for part in ("name", "seeds", "compare", "recipe"):
         assert getattr(results.study, part) == getattr(whole.study, part)
     assert results.study.arms == whole.study.arms
@@ -122,7 +123,7 @@ def test_without_a_study_tuning_cells_are_left_out_with_a_reason(tmp_path):
     (runs / "study.json").unlink()
     results = load(runs)
     assert len(results.records) == 6
-    assert len(results.left_out) == 9
+    assert len(results.excluded) == 9
 
 
 def test_one_arm_alone_does_not_say_what_it_is_compared_with(runs):
@@ -159,7 +160,7 @@ def test_a_study_of_a_newer_version(runs):
 
 
 def left(results):
-    return {out.where: out.why.en for out in results.left_out}
+    return {out.where: str(out.why) for out in results.excluded}
 
 
 def test_a_record_half_written(runs):
@@ -168,12 +169,12 @@ def test_a_record_half_written(runs):
     results = load(runs)
     assert set(left(results)) == {"baseline/seed-1"}
     assert "cannot be read" in left(results)["baseline/seed-1"]
-    assert "left out: baseline/seed-1" in str(results)
+    assert "excluded: baseline/seed-1" in str(results)
     assert "baseline/seed-1" not in map(str, results.records)
-    incomplete = [flag for flag in results.checks if flag.code == "INCOMPLETE"]
-    assert [flag.where for flag in incomplete] == ["baseline"]
-    assert "seed 1 (of 2)" in incomplete[0].message.en
-    assert "cannot be read" in incomplete[0].message.en
+    incomplete = [issue for issue in results.checks if issue.code == "INCOMPLETE"]
+    assert [issue.where for issue in incomplete] == ["baseline"]
+    assert "seed 1 (of 2)" in str(incomplete[0].message)
+    assert "cannot be read" in str(incomplete[0].message)
 
 
 def test_a_record_of_a_newer_format(runs):
@@ -182,7 +183,7 @@ def test_a_record_of_a_newer_format(runs):
 
 
 def test_a_record_of_another_study(runs):
-    edit(runs / "baseline" / "seed-1" / "record.json", lambda data: data["made_with"].update(study="other"))
+    edit(runs / "baseline" / "seed-1" / "record.json", lambda data: data["spec"].update(study="other"))
     assert left(load(runs)) == {"baseline/seed-1": "its record is of another study, other"}
 
 
@@ -227,16 +228,16 @@ def test_an_arm_and_a_seed_that_the_study_does_not_have(runs):
 def test_cells_that_run_or_were_stopped(runs):
     for seed in (0, 1):
         (runs / "baseline" / f"seed-{seed}" / "record.json").unlink()
-    with holding(runs / "baseline" / "seed-1"):
+    with acquire(runs / "baseline" / "seed-1"):
         results = load(runs)
     assert left(results) == {
-        "baseline/seed-0": "has not come to its end (stopped)",
-        "baseline/seed-1": "has not come to its end (running)",
+        "baseline/seed-0": "not finished (stopped)",
+        "baseline/seed-1": "not finished (running)",
     }
-    incomplete = [flag.message.en for flag in results.checks if flag.code == "INCOMPLETE"]
+    incomplete = [str(issue.message) for issue in results.checks if issue.code == "INCOMPLETE"]
     assert sorted(incomplete) == [
-        "no result of seed 0 (of 2): has not come to its end (stopped)",
-        "no result of seed 1 (of 2): has not come to its end (running)",
+        "no result of seed 0 (of 2): not finished (stopped)",
+        "no result of seed 1 (of 2): not finished (running)",
         "there is no result of it, so there is nothing to compare with",
     ], "each with its own reason, and no baseline at all is no comparison"
     assert results.comparisons == {}
@@ -248,7 +249,7 @@ def test_a_cell_that_was_never_started_is_not_blamed_on_a_tuning_cell(tmp_path):
     shutil.rmtree(runs / "baseline" / "seed-1")
     (runs / "baseline" / "tune" / "optimizer.lr=0.0001" / "seed-100" / "record.json").write_text("{")
     results = load(runs)
-    assert [flag.message.en for flag in results.checks if flag.code == "INCOMPLETE"] == [
+    assert [str(issue.message) for issue in results.checks if issue.code == "INCOMPLETE"] == [
         "no result of seed 1 (of 2): not run yet"
     ]
     assert set(left(results)) == {"baseline/tune/optimizer.lr=0.0001/seed-100"}
@@ -264,9 +265,9 @@ def test_a_record_that_says_it_is_unfinished_is_said_to_be(runs):
     edit(runs / "oelm-freeze" / "seed-1" / "record.json", lambda data: data.update(status="stopped"))
     results = load(runs)
     assert results.comparisons["oelm-freeze"].n == 1
-    assert [(flag.code, flag.where, flag.message.en) for flag in results.checks if flag.code == "INCOMPLETE"] == [
-        ("INCOMPLETE", "oelm-freeze/seed-1", "has not come to its end (stopped)")
-    ]
+    assert [
+        (issue.code, issue.where, str(issue.message)) for issue in results.checks if issue.code == "INCOMPLETE"
+    ] == [("INCOMPLETE", "oelm-freeze/seed-1", "not finished (stopped)")]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -284,7 +285,7 @@ def test_what_may_not_be_read_is_said(runs):
 def test_a_part_of_the_results_is_not_called_incomplete(pristine):
     part = load(pristine).restricted(arms=["baseline", "oelm-freeze"], seeds=[0, 1])
     assert part.arms == ["baseline", "oelm-freeze"]
-    assert "INCOMPLETE" not in {flag.code for flag in part.checks}, "the rest was run, and was not asked for"
+    assert "INCOMPLETE" not in {issue.code for issue in part.checks}, "the rest was run, and was not asked for"
 
 
 # -- no results at all -----------------------------------------------------------------------------------------------
@@ -383,7 +384,7 @@ def test_predictions_of_the_first_split_and_of_no_model(tmp_path):
     table = {"model": ["final"] * 3, "split": ["b", "b", "a"], "row": [0, 1, 0], "loss": [0.1, 0.2, 0.3]}
     parquet.write_table(pa.table(table), tmp_path / "predictions.parquet")
     assert read_predictions(tmp_path).loss.tolist() == [0.1, 0.2]
-    assert len(read_predictions(tmp_path, model="chosen").row) == 0
+    assert len(read_predictions(tmp_path, model="best").row) == 0
     assert read_predictions(tmp_path / "nowhere") is None
 
 
@@ -393,8 +394,8 @@ def test_predictions_of_one_arm_that_cannot_be_read(runs):
     assert before["oelm-freeze"].examples is not None
     (runs / "oelm-freeze" / "seed-1" / "predictions.parquet").write_bytes(b"PAR1 and nothing else PAR1")
     results = load(runs)
-    told = [flag for flag in results.checks if "cannot be read" in flag.message.en]
-    assert [(flag.code, flag.severity, flag.where) for flag in told] == [
+    told = [issue for issue in results.checks if "cannot be read" in str(issue.message)]
+    assert [(issue.code, issue.severity, issue.where) for issue in told] == [
         ("NOT-REPRODUCED", "warn", "oelm-freeze/seed-1")
     ]
     one = results.comparisons["oelm-freeze"]
@@ -413,12 +414,12 @@ def test_a_loss_that_is_not_finite_for_an_example(runs):
     results = load(runs)
     assert results.comparisons["oelm-freeze"].examples is not None, "the accuracy is not touched by it"
     assert results.compare("oelm-freeze", metric="loss").examples is None
-    assert "NOT-REPRODUCED" in {flag.code for flag in results.checks}
+    assert "NOT-REPRODUCED" in {issue.code for issue in results.checks}
 
 
 # -- any damage at all -----------------------------------------------------------------------------------------------
 
-FILES = ("record.json", "cell.json", "steps.jsonl", "predictions.parquet", "study.json", "floor.json")
+FILES = ("record.json", "cell.json", "steps.jsonl", "predictions.parquet", "study.json", "simple_baseline.json")
 NONSENSE = st.sampled_from(
     [None, True, 0, -1, 7, 10**30, 10**400, 1e-320, 1e308, -1e308, math.nan, math.inf, -math.inf, "", "text", "0.9",
      "done", "stopped", "\ud800", "<b>{x}</b>", [], [[]], [1, "a"], [[1, None]], {}, {"a": {}}, {"a": [1, {"b": None}]},
@@ -450,7 +451,7 @@ def stays_whole(folder, *, floor):
         results = load(folder)
     except OelmError:
         return
-    assert len(results.records) + len(results.left_out) == 6
+    assert len(results.records) + len(results.excluded) == 6
     with contextlib.suppress(CellError if floor else ()):
         everything(results)
 
@@ -476,13 +477,13 @@ def victim(tmp_path_factory):
         "majority": {"validation": 0.5},
     }
     row |= {"classes": 2, "kind": "bigrams", "rows": 10, "capped": False}
-    write_json(folder / "floor.json", {"format": 1, "floors": [row]})
-    assert {flag.severity for flag in load(folder).checks} <= {"warn", "note"}
+    write_json(folder / "simple_baseline.json", {"format": 1, "baselines": [row]})
+    assert {issue.severity for issue in load(folder).checks} <= {"warn", "note"}
     return folder
 
 
 def place_of(folder, name, cell):
-    return folder / name if name in ("study.json", "floor.json") else folder / cell / name
+    return folder / name if name in ("study.json", "simple_baseline.json") else folder / cell / name
 
 
 FEW = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -507,7 +508,7 @@ def test_any_value_of_any_file_may_be_nonsense(victim, name, cell, data):
             )
     try:
         path.write_text(json.dumps(content))
-        stays_whole(victim, floor=name == "floor.json")
+        stays_whole(victim, floor=name == "simple_baseline.json")
     finally:
         path.write_bytes(whole)
 
@@ -528,7 +529,7 @@ def test_any_bytes_may_be_in_any_file(victim, name, cell, data):
             changed[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     try:
         path.write_bytes(changed)
-        stays_whole(victim, floor=name == "floor.json")
+        stays_whole(victim, floor=name == "simple_baseline.json")
     finally:
         path.write_bytes(whole)
 
@@ -565,8 +566,8 @@ def test_a_thousand_cells(tmp_path, capsys):
             for name in ("steps.jsonl", "predictions.parquet"):
                 os.link(source / name, place / name)
             for name, data in (("record.json", record), ("cell.json", cell)):
-                made_with = data["made_with"] if name == "record.json" else data
-                made_with["seed"] = seed
+                spec = data["spec"] if name == "record.json" else data
+                spec["seed"] = seed
                 (place / name).write_text(json.dumps(data))
     write_json(folder / "study.json", study.to_dict())
     start = time.perf_counter()
@@ -574,6 +575,6 @@ def test_a_thousand_cells(tmp_path, capsys):
     read = time.perf_counter()
     found = results.checks
     assert len(results.records) == 1000
-    assert {flag.code for flag in found} >= {"DUPLICATE-ROWS"}
+    assert {issue.code for issue in found} >= {"DUPLICATE-ROWS"}
     with capsys.disabled():
         print(f"\n1,000 cells: read in {read - start:.1f} s, checked in {time.perf_counter() - read:.1f} s")

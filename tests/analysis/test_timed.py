@@ -8,10 +8,11 @@ from dataclasses import fields, replace
 import pytest
 from scipy.stats import norm, t
 
-from made_bench import bench_of, between, edited, ratio, write_bench, write_shapes
+from made_bench import bench_of, between, edited, ratio, write_bench
 from made_runs import STUDY, make_runs, study_of
 from oelm.analysis.results import load
-from oelm.analysis.timed import Timed, TimedBetween, TimedRatio, check_timed, read_bench, timed_pair
+from oelm.analysis.stats.step_times import Timed, TimedBetween, TimedRatio, check_timed, read_bench, timed_pair
+from oelm.text.messages import translate
 
 SMALL = {"examples": 60, "steps": 10}
 ARMS = {**STUDY["arms"], "oelm-nofreeze": {"init": "orthogonalize", "scale": "match", "freeze": "none"}}
@@ -33,7 +34,7 @@ def timed(tmp_path, study, ratios, **parts):
 
 
 def reasons(results):
-    return {out.where: out.why for out in results.left_out}
+    return {out.where: translate(out.why) for out in results.excluded}
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
@@ -42,8 +43,7 @@ def reasons(results):
 def test_without_a_bench_there_is_none(folder):
     results = load(folder)
     assert results.bench is None
-    assert results.shapes == ()
-    assert not results.left_out
+    assert not results.excluded
 
 
 def test_a_bench_is_read_whole(folder, study):
@@ -54,7 +54,7 @@ def test_a_bench_is_read_whole(folder, study):
     assert bench.arms["oelm-nofreeze"].reached is None, "there is nothing to be saved"
     assert bench.arms["freeze-only"].memory.total == 240 * 2**20
     assert bench.arms["freeze-only"].memory.checkpoint.total == 247 * 2**20
-    assert (bench.rounds, bench.stopped_by, bench.surroundings.load) == (64, "precision", (1.1, 1.9))
+    assert (bench.rounds, bench.stopped_by, bench.system.load) == (64, "precision", (1.1, 1.9))
 
 
 def test_what_is_not_needed_may_be_missing_or_new(folder, study):
@@ -65,7 +65,7 @@ def test_what_is_not_needed_may_be_missing_or_new(folder, study):
             arm["memory"] = {}
             for one in arm["ratios"].values():
                 del one["block_length"]
-        data["surroundings"] = {}
+        data["system"] = {}
         for name in ("device", "apart", "provenance", "warnings", "precision"):
             del data[name]
 
@@ -73,7 +73,7 @@ def test_what_is_not_needed_may_be_missing_or_new(folder, study):
     assert bench.pairs == ()
     assert bench.arms["freeze-only"].step.block_length == 1
     assert bench.arms["freeze-only"].memory is None
-    assert bench.surroundings.others is None
+    assert bench.system.others is None
 
 
 DAMAGE = {
@@ -83,7 +83,7 @@ DAMAGE = {
     "newer": lambda text: text.replace('"format": 1', '"format": 2'),
     "no baseline": lambda text: text.replace('"baseline": {', '"base": {'),
     "no whole steps": lambda text: text.replace('"step": {', '"stride": {', 1),
-    "of unknown makings": lambda text: text.replace('"made_with": {', '"made": {', 1),
+    "of unknown makings": lambda text: text.replace('"spec": {', '"made": {', 1),
     "a negative time": lambda text: text.replace('"step_seconds": 0.27', '"step_seconds": -1'),
     "words for numbers": lambda text: text.replace('"median": 0.95,', '"median": "much",'),
     "infinite": lambda text: text.replace('"median": 0.95,', '"median": 1e999,'),
@@ -116,7 +116,7 @@ def test_the_bench_of_another_study_is_left_out(folder, study):
 
 
 def test_a_bench_against_another_arm_is_left_out(folder, study):
-    other = replace(study, compare=replace(study.compare, against="freeze-only"))
+    other = replace(study, compare=replace(study.compare, baseline="freeze-only"))
     results = load(write_bench(folder, other, {"baseline": 1.05}))
     assert results.bench is None
     told = "it was measured against freeze-only; the study compares with baseline"
@@ -138,7 +138,7 @@ def test_a_bench_against_another_arm_is_left_out(folder, study):
 def test_the_bench_of_a_study_that_was_changed_since_is_left_out(folder, study, path, value, told):
     def change(data):
         *parents, last = path.split("/")
-        inner = data["made_with"]["oelm-freeze"]
+        inner = data["spec"]["oelm-freeze"]
         for part in parents:
             inner = inner[part]
         inner[last] = value
@@ -155,72 +155,9 @@ def test_an_arm_that_the_study_does_not_have_is_left_out_alone(folder, study):
 
 
 def test_a_part_of_the_results_has_that_part_of_the_bench(folder, study):
-    results = load(write_shapes(write_bench(folder, study, RATIOS), study, ("freeze-only", "oelm-freeze")))
+    results = load(write_bench(folder, study, RATIOS))
     some = results.restricted(arms=["baseline", "freeze-only"])
     assert list(some.bench.arms) == ["baseline", "freeze-only"]
-    assert {one.arm for one in some.shapes} == {"freeze-only"}
-
-
-def test_shapes_are_read_by_themselves(folder, study):
-    results = load(write_shapes(folder, study, ("oelm-freeze",)))
-    assert results.bench is None
-    assert len(results.shapes) == 6
-    assert {one.width for one in results.shapes} == {128, 256, 512}
-
-
-def test_shapes_of_something_else_are_left_out(folder, study):
-    assert (
-        "another study, x"
-        in reasons(load(write_shapes(folder, study, ("oelm-freeze",), study="x")))["bench-shapes.json"].en
-    )
-    results = load(write_shapes(folder, study, ("oelm-freeze",), against="oelm-nofreeze"))
-    assert "measured against oelm-nofreeze" in reasons(results)["bench-shapes.json"].en
-    (folder / "bench-shapes.json").write_text("{half")
-    results = load(folder)
-    assert results.shapes == ()
-    assert "cannot be read" in reasons(results)["bench-shapes.json"].en
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "told"),
-    [
-        ("treatment/freeze", "q", "treatment.freeze: was 'q', is "),
-        ("recipe/model/preset", "mini-256", "recipe.model.preset: was 'mini-256'"),  # it has other layers too
-        ("recipe/clip", 0.5, "recipe.clip: was 0.5, is 1.0"),
-        ("recipe/precision", "bf16", "recipe.precision: was 'bf16', is 'fp32'"),
-        ("recipe/compile", True, "recipe.compile: was True, is False"),
-        ("recipe/gradient_checkpointing", True, "recipe.gradient_checkpointing: was True"),
-        ("recipe/batch/accumulate", 4, "recipe.batch.accumulate: was 4, is 1"),
-        ("recipe/data/tokenizer", {"vocab": 300}, "recipe.data.tokenizer"),
-        ("recipe/batch/size", 8, None),  # a shape has its own
-        ("recipe/data/max_length", 512, None),
-        ("recipe/optimizer/lr", 1.0, None),
-        ("recipe/data/path", "elsewhere", None),
-    ],
-)
-@pytest.mark.parametrize("arm", ["oelm-freeze", "baseline"])
-def test_shapes_of_a_study_that_was_changed_since_are_left_out(folder, study, arm, path, value, told):
-    def change(data):
-        *parents, last = path.split("/")
-        inner = data["made_with"][arm]
-        for part in parents:
-            inner = inner[part]
-        inner[last] = value
-
-    write_shapes(folder, study, ("oelm-freeze",))
-    results = load(edited(folder, change, name="bench-shapes.json"))
-    assert bool(results.shapes) == (told is None)
-    if told is not None:
-        assert f"when {arm} was timed: {told}" in reasons(results)["bench-shapes.json"].en
-
-
-def test_shapes_of_unknown_makings_are_damaged(folder, study):
-    write_shapes(folder, study, ("oelm-freeze",), made_with={})
-    results = load(folder)
-    assert results.shapes == ()
-    assert "does not say what arm 'oelm-freeze' was made with" in reasons(results)["bench-shapes.json"].en
-    results = load(edited(folder, lambda data: data.pop("made_with"), name="bench-shapes.json"))
-    assert "bench-shapes.json is damaged" in reasons(results)["bench-shapes.json"].en
 
 
 # -- two arms ----------------------------------------------------------------------------------------------------
@@ -240,8 +177,8 @@ def test_what_the_interval_excludes_is_excluded_at_five_percent(tmp_path, study,
     skew = {**ratio(0.98), "low": 0.90, "high": high}
     pair = timed_pair(timed(tmp_path, study, {"freeze-only": skew}, at_most=0.5), "freeze-only", "baseline")
     assert (pair.p_differs < 0.05) == differs
-    assert ("is faster:" in pair.sentence.en) == differs
-    assert ("undecided" in pair.sentence.en) != differs
+    assert ("is faster:" in str(pair.message)) == differs
+    assert ("inconclusive" in str(pair.message)) != differs
 
 
 def test_the_other_way_round_is_the_same(tmp_path, study):
@@ -250,7 +187,7 @@ def test_the_other_way_round_is_the_same(tmp_path, study):
     assert back.ratio == pytest.approx(1 / there.ratio)
     assert (back.interval.low, back.interval.high) == pytest.approx((1 / there.interval.high, 1 / there.interval.low))
     assert back.p_differs == pytest.approx(there.p_differs)
-    assert "is slower" in back.sentence.en
+    assert "is slower" in str(back.message)
 
 
 def test_two_treated_arms_have_a_wider_interval(tmp_path, study):
@@ -273,7 +210,7 @@ def test_two_treated_arms_have_the_ratio_that_was_taken_of_them(tmp_path, study)
     assert (back.arm, back.against, back.ratio) == ("oelm-nofreeze", "oelm-freeze", pytest.approx(1 / 0.945))
     assert (back.interval.low, back.interval.high) == pytest.approx((1 / told["high"], 1 / told["low"]))
     assert back.p_differs == pytest.approx(there.p_differs)
-    assert ("is faster:" in there.sentence.en, "is slower:" in back.sentence.en) == (True, True)
+    assert ("is faster:" in str(there.message), "is slower:" in str(back.message)) == (True, True)
 
 
 def test_a_ratio_of_two_other_arms_is_of_no_use(tmp_path, study):
@@ -296,8 +233,8 @@ def test_a_ratio_of_two_arms_with_too_few_rounds_has_no_interval(tmp_path, study
     bench = timed(tmp_path, study, {"oelm-freeze": 0.95, "oelm-nofreeze": 1.0}, pairs=pairs)
     pair = timed_pair(bench, "oelm-nofreeze", "oelm-freeze")
     assert (pair.interval, pair.p_differs, pair.is_faster) == (None, 1.0, False)
-    assert "oelm bench, 1 round: too few" in pair.sentence.en
-    assert "1 轮" in pair.sentence.zh
+    assert "oelm bench, 1 round: too few" in str(pair.message)
+    assert "1 轮" in translate(pair.message).zh
 
 
 @pytest.mark.parametrize(
@@ -341,14 +278,14 @@ def test_faster_or_slower_is_on_the_side_of_the_estimate(tmp_path, study, way, w
     pair = timed_pair(timed(tmp_path, study, arms), *("oelm-freeze", "freeze-only")[::way])
     assert (pair.ratio > 1) == (word == "faster")
     assert pair.p_differs < 0.05
-    assert f"is {word}:" in pair.sentence.en
+    assert f"is {word}:" in str(pair.message)
 
 
 def test_few_rounds_decide_nothing(tmp_path, study):
     bench = timed(tmp_path, study, {"oelm-freeze": ratio(0.5, rounds=3), "freeze-only": 0.95})
     pair = timed_pair(bench, "oelm-freeze", "baseline")
-    assert (pair.interval, pair.p_differs, pair.flags) == (None, 1.0, ())
-    assert "too few for an interval" in pair.sentence.en
+    assert (pair.interval, pair.p_differs, pair.issues) == (None, 1.0, ())
+    assert "too few for an interval" in str(pair.message)
     assert timed_pair(bench, "oelm-freeze", "freeze-only").interval is None
 
 
@@ -392,18 +329,18 @@ def test_only_what_was_measured_is_a_pair(tmp_path, study):
         ({"oelm-freeze": 0.80, "freeze-only": 0.95}, ("oelm-freeze", "freeze-only"), True),
     ],
 )
-def test_more_than_freezing_can_save_is_flagged(tmp_path, study, ratios, pair, fires):
+def test_more_than_freezing_can_save_is_an_issue(tmp_path, study, ratios, pair, fires):
     found = timed_pair(timed(tmp_path, study, ratios), *pair)
-    assert [flag.code for flag in found.flags] == ["SPEEDUP-ABOVE-CEILING"] * fires
-    assert ("cannot be compared" in found.sentence.en) == fires
+    assert [issue.code for issue in found.issues] == ["SPEEDUP-ABOVE-CEILING"] * fires
+    assert ("cannot be compared" in str(found.message)) == fires
     if fires:
-        (flag,) = found.flags
-        assert flag.severity == "invalid"
+        (issue,) = found.issues
+        assert issue.severity == "invalid"
         above = min(ratios, key=ratios.get)
-        assert (flag.where, flag.arms) == (above, (above,))
-        assert f"{above} saves" in flag.message.en
-        assert "of baseline's step" in flag.message.en
-        assert "something else was timed" in flag.message.en
+        assert (issue.where, issue.arms) == (above, (above,))
+        assert f"{above} saves" in str(issue.message)
+        assert "of baseline's step" in str(issue.message)
+        assert "something else was timed" in str(issue.message)
 
 
 @pytest.mark.parametrize("way", [1, -1])
@@ -414,30 +351,30 @@ def test_an_arm_that_saves_less_than_it_may_blames_no_other(tmp_path, study, way
     pairs = [between("oelm-freeze", "freeze-only", ratio(0.92 / 0.97, half=0.001))] * own
     folder = write_bench(tmp_path, study, arms, at_most=0.08, pairs=pairs)
     bench = read_bench(edited(folder, lambda data: data["arms"]["freeze-only"].update(at_most=0.06)))
-    assert timed_pair(bench, *("oelm-freeze", "freeze-only")[::way]).flags == ()
+    assert timed_pair(bench, *("oelm-freeze", "freeze-only")[::way]).issues == ()
 
 
-def test_both_above_their_ceilings_are_two_flags_and_each_is_said_once(tmp_path, study):
+def test_both_above_their_ceilings_are_two_issues_and_each_is_named_once(tmp_path, study):
     bench = timed(tmp_path, study, {"oelm-freeze": 0.8, "freeze-only": 0.7})
-    there = timed_pair(bench, "oelm-freeze", "freeze-only").flags
-    assert {flag.where for flag in there} == {"oelm-freeze", "freeze-only"}
-    assert set(there) == set(timed_pair(bench, "freeze-only", "oelm-freeze").flags)
+    there = timed_pair(bench, "oelm-freeze", "freeze-only").issues
+    assert {issue.where for issue in there} == {"oelm-freeze", "freeze-only"}
+    assert set(there) == set(timed_pair(bench, "freeze-only", "oelm-freeze").issues)
     compared = [("oelm-freeze", "baseline"), ("freeze-only", "baseline"), ("oelm-freeze", "freeze-only")]
-    assert [flag.where for flag in check_timed(bench, compared)] == ["oelm-freeze", "freeze-only"]
+    assert [issue.where for issue in check_timed(bench, compared)] == ["oelm-freeze", "freeze-only"]
 
 
 def test_it_is_said_among_the_checks_and_blocks_no_accuracy(folder, study):
     clean = load(write_bench(folder, study, RATIOS))
     results = load(write_bench(folder, study, {**RATIOS, "oelm-freeze": 0.8}))
-    told = [flag for flag in results.checks if flag not in clean.checks]
-    assert [(flag.code, flag.severity, flag.where) for flag in told] == [
+    told = [issue for issue in results.checks if issue not in clean.checks]
+    assert [(issue.code, issue.severity, issue.where) for issue in told] == [
         ("SPEEDUP-ABOVE-CEILING", "warn", "oelm-freeze")
     ]
     assert check_timed(clean.bench, clean.compared) == []
     for arm, one in results.comparisons.items():
-        assert (one.verdict, one.flags) == (clean.comparisons[arm].verdict, clean.comparisons[arm].flags)
+        assert (one.verdict, one.issues) == (clean.comparisons[arm].verdict, clean.comparisons[arm].issues)
     memory = results.compare("oelm-freeze", metric="peak_memory")
-    assert "SPEEDUP-ABOVE-CEILING" not in {flag.code for flag in memory.flags}
+    assert "SPEEDUP-ABOVE-CEILING" not in {issue.code for issue in memory.issues}
 
 
 def test_what_the_bench_says_of_the_ceiling_is_what_the_reading_says(tmp_path, study):
@@ -449,7 +386,7 @@ def test_what_the_bench_says_of_the_ceiling_is_what_the_reading_says(tmp_path, s
         step = Ratio(**{each.name: told[each.name] for each in fields(Ratio)})
         arm = ArmTiming(step_seconds=1.0, outliers=0, ratios={"step": step}, ceiling=0.055, at_most=0.08)
         read = timed_pair(timed(tmp_path, study, {"oelm-freeze": told}), "oelm-freeze", "baseline")
-        assert bool(read.flags) == arm.above_ceiling
+        assert bool(read.issues) == arm.above_ceiling
 
 
 def test_the_bench_writes_what_is_read(tmp_path):

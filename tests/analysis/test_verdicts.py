@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from made_runs import make_runs, make_text_runs, study_of, text_study_of
-from oelm.analysis.flags import Flag
-from oelm.analysis.paired import from_seeds
+from oelm.analysis.checks.registry import Issue
 from oelm.analysis.results import load
+from oelm.analysis.stats.estimate import from_seeds
 from oelm.analysis.verdicts import Comparison, corrected
 from oelm.errors import StudyError
-from oelm.words.text import plain
+from oelm.message import verbatim
+from oelm.text.messages import translate
 
 pytestmark = pytest.mark.slow
 
@@ -31,13 +32,13 @@ def edit(path, change):
 
 
 def aiming_at(margin, **parts):
-    return study_of(compare={"against": "baseline", "primary": {**PRIMARY, "smallest_interesting": margin}}, **parts)
+    return study_of(compare={"baseline": "baseline", "metric": "accuracy", "min_effect": margin}, **parts)
 
 
 # -- how often a verdict is wrong ------------------------------------------------------------------------------------
 
 
-def compared(differences, *, margin=None, higher=True, flags=()):
+def compared(differences, *, margin=None, higher=True, issues=()):
     """A comparison that is not judged yet, from its differences seed by seed."""
     estimate = from_seeds(differences)
     return Comparison(
@@ -58,9 +59,9 @@ def compared(differences, *, margin=None, higher=True, flags=()):
         p_equivalent=None if margin is None else estimate.p_within(margin),
         detectable=1.0,
         seeds_needed=10,
-        flags=flags,
-        verdict="undecided",
-        sentence=plain(""),
+        issues=issues,
+        verdict="inconclusive",
+        message=verbatim(""),
     )
 
 
@@ -83,7 +84,7 @@ def test_without_an_effect_nothing_is_found(n):
     for verdict in ("better", "worse"):
         rate_is_at_most(found.count(verdict) / number, 0.025, number)
         assert found.count(verdict) / number > 0.012
-    assert set(found) <= {"better", "worse", "undecided"}
+    assert set(found) <= {"better", "worse", "inconclusive"}
 
 
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -94,7 +95,7 @@ def test_several_arms_without_an_effect_share_the_five_percent(n):
     wrong = 0
     for _ in range(number):
         seeds = random.standard_normal((5, n))
-        wrong += any(verdict != "undecided" for verdict in verdicts(seeds[1:] - seeds[0], margin=1e-9))
+        wrong += any(verdict != "inconclusive" for verdict in verdicts(seeds[1:] - seeds[0], margin=1e-9))
     rate_is_at_most(wrong / number, 0.05, number)
 
 
@@ -132,14 +133,14 @@ def test_more_arms_make_it_harder():
     assert alone == ["better"]
     p = from_seeds(clear).p_differs()
     assert p < 0.05 < 10 * p, "the example is one that the correction decides"
-    assert beside == ["undecided"] * 10
+    assert beside == ["inconclusive"] * 10
 
 
 def test_an_invalid_comparison_takes_no_part_in_the_correction():
     clear = [1.0, 1.2, 0.4, 1.4, 0.6]
-    blocked = Flag(code="UNPAIRED", severity="invalid", where="", arms=(), message=plain(""))
+    blocked = Issue(code="UNPAIRED", severity="invalid", where="", arms=(), message=verbatim(""))
     family = {"one": compared(clear)}
-    family |= {str(n): replace(compared([0.1, -0.1, 0.2]), flags=(blocked,), verdict="invalid") for n in range(9)}
+    family |= {str(n): replace(compared([0.1, -0.1, 0.2]), issues=(blocked,), verdict="invalid") for n in range(9)}
     judged = corrected(family)
     assert judged["one"].verdict == "better"
     assert {judged[str(n)].verdict for n in range(9)} == {"invalid"}
@@ -149,23 +150,23 @@ def test_an_invalid_comparison_takes_no_part_in_the_correction():
     ("differences", "margin", "needed", "why"),
     [
         ([1.0, 1.0], 0.1, None, "the very same difference"),
-        ([1.0, -1.0, 0.5], None, None, "does not say how small a difference is uninteresting"),
+        ([1.0, -1.0, 0.5], None, None, "names no smallest effect of interest"),
         ([1.0, -1.0, 0.5], 0.1, 60, "about 60 seeds would find a difference of 0.1"),
-        ([1.0, -1.0, 0.5], 0.1, 2, "or more would be found here 8 times in 10"),
-        ([1.0, -1.0, 0.5], 0.1, None, "or more would be found here 8 times in 10"),
+        ([1.0, -1.0, 0.5], 0.1, 2, "or more would be found here with 80 % power"),
+        ([1.0, -1.0, 0.5], 0.1, None, "or more would be found here with 80 % power"),
     ],
 )
-def test_undecided_says_why(differences, margin, needed, why):
+def test_inconclusive_says_why(differences, margin, needed, why):
     one = replace(compared(differences, margin=margin), seeds_needed=needed)
     judged = corrected({"a": one})["a"]
-    assert judged.verdict == "undecided"
-    assert why in judged.sentence.en
+    assert judged.verdict == "inconclusive"
+    assert why in str(judged.message)
 
 
 def test_one_seed_and_the_same_difference_twice_decide_nothing():
-    assert verdicts([[100.0]]) == ["undecided"]
-    assert verdicts([[0.5, 0.5, 0.5]], margin=0.1) == ["undecided"]
-    assert verdicts([[0.0, 0.0]], margin=0.1) == ["undecided"]
+    assert verdicts([[100.0]]) == ["inconclusive"]
+    assert verdicts([[0.5, 0.5, 0.5]], margin=0.1) == ["inconclusive"]
+    assert verdicts([[0.0, 0.0]], margin=0.1) == ["inconclusive"]
 
 
 # -- on records ------------------------------------------------------------------------------------------------------
@@ -175,17 +176,17 @@ def test_one_seed_and_the_same_difference_twice_decide_nothing():
 def mixed(tmp_path_factory):
     """One of each."""
     arms = {"baseline": {"init": "keep", "freeze": "none"}}
-    arms |= dict.fromkeys(("better", "worse", "equivalent", "undecided", "invalid"), TREATED)
+    arms |= dict.fromkeys(("better", "worse", "equivalent", "inconclusive", "invalid"), TREATED)
 
     def surely(cell, record):
         if cell.arm == "invalid":
             return replace(record, start={**record.start, "batches": "others"})
-        return None if cell.arm == "undecided" else record
+        return None if cell.arm == "inconclusive" else record
 
     def unsurely(cell, record):
-        return record if cell.arm == "undecided" else None
+        return record if cell.arm == "inconclusive" else None
 
-    accuracy = {"baseline": 0.8, "better": 0.95, "worse": 0.6, "equivalent": 0.8, "undecided": 0.8, "invalid": 0.95}
+    accuracy = {"baseline": 0.8, "better": 0.95, "worse": 0.6, "equivalent": 0.8, "inconclusive": 0.8, "invalid": 0.95}
     root, study = tmp_path_factory.mktemp("mixed"), aiming_at(0.03, arms=arms)
     make_runs(root, study, accuracy=accuracy, change=surely, **SMALL)
     return load(make_runs(root, study, accuracy=accuracy, spread=0.2, change=unsurely, **SMALL))
@@ -194,13 +195,13 @@ def mixed(tmp_path_factory):
 def test_one_of_each_verdict(mixed):
     for arm, one in mixed.comparisons.items():
         assert (one.verdict, one.arm, one.against, one.n) == (arm, arm, "baseline", 5)
-        assert f"{arm}" in one.sentence.zh
-    said = {arm: one.sentence.en for arm, one in mixed.comparisons.items()}
+        assert f"{arm}" in translate(one.message).zh
+    said = {arm: str(one.message) for arm, one in mixed.comparisons.items()}
     assert said["better"].startswith("better is better than baseline: accuracy +0.1")
     assert said["worse"].startswith("worse is worse than baseline: accuracy -0.")
-    assert "less than the 0.03 that would matter" in said["equivalent"]
+    assert "within the smallest effect of interest 0.03" in said["equivalent"]
     assert "cannot be compared (UNPAIRED)" in said["invalid"]
-    assert "seeds would find a difference of 0.03" in said["undecided"]
+    assert "seeds would find a difference of 0.03" in said["inconclusive"]
 
 
 def test_the_numbers_are_those_of_the_records(mixed):
@@ -247,17 +248,17 @@ def test_two_treated_arms_are_held_to_each_other(tmp_path):
     arms = {
         "baseline": {"init": "keep", "freeze": "none"},
         "one": TREATED,
-        "other": {**TREATED, "changes": {"optimizer.lr": 3e-4}},
-        "third": {**TREATED, "changes": {"optimizer.lr": 3e-4}},
+        "other": {**TREATED, "overrides": {"optimizer.lr": 3e-4}},
+        "third": {**TREATED, "overrides": {"optimizer.lr": 3e-4}},
     }
     results = load(make_runs(tmp_path, study_of(arms=arms, seeds=[0, 1, 2]), **SMALL))
-    assert not any(flag.touches("one", "other") for flag in results.checks if flag.code == "LR-DIFFERS")
+    assert not any(issue.applies_to("one", "other") for issue in results.checks if issue.code == "LR-DIFFERS")
     found = results.compare("one", against="other")
-    assert [flag.code for flag in found.flags if flag.severity == "invalid"] == ["LR-DIFFERS"]
+    assert [issue.code for issue in found.issues if issue.severity == "invalid"] == ["LR-DIFFERS"]
     assert found.verdict == "invalid"
-    assert "LR-DIFFERS" in found.sentence.en
+    assert "LR-DIFFERS" in str(found.message)
     assert results.compare("other", against="third").verdict != "invalid", "these two have one learning rate"
-    assert results.compare("one", against="other", metric="trainable").flags == (), "counts do not depend on it"
+    assert results.compare("one", against="other", metric="trainable").issues == (), "counts do not depend on it"
     assert results.comparisons["other"].verdict == "invalid"
     assert results.comparisons["one"].verdict != "invalid"
 
@@ -265,12 +266,12 @@ def test_two_treated_arms_are_held_to_each_other(tmp_path):
 def test_one_seed(tmp_path):
     results = load(make_runs(tmp_path, study_of(seeds=[3]), accuracy={"oelm-freeze": 0.99}, **SMALL))
     one = results.comparisons["oelm-freeze"]
-    assert (one.verdict, one.n, one.seeds_needed) == ("undecided", 1, None)
-    assert "1 seed in common gives no interval" in one.sentence.en
-    assert "1 个" in one.sentence.zh
+    assert (one.verdict, one.n, one.seeds_needed) == ("inconclusive", 1, None)
+    assert "1 seed in common gives no interval" in str(one.message)
+    assert "1 个" in translate(one.message).zh
     assert math.isinf(one.detectable)
-    assert {flag.code for flag in one.flags} == {"FEW-SEEDS"}
-    assert "undecided" in str(results)
+    assert {issue.code for issue in one.issues} == {"FEW-SEEDS"}
+    assert "inconclusive" in str(results)
 
 
 def test_no_seed_in_common(tmp_path):
@@ -279,9 +280,9 @@ def test_no_seed_in_common(tmp_path):
 
     results = load(make_runs(tmp_path, study_of(seeds=[0, 1, 2, 3]), change=apart, **SMALL))
     one = results.comparisons["oelm-freeze"]
-    assert (one.verdict, one.n) == ("undecided", 0)
-    assert one.sentence.en == "oelm-freeze against baseline is undecided: no seed has a accuracy of both"
-    assert "undecided" in str(results)
+    assert (one.verdict, one.n) == ("inconclusive", 0)
+    assert str(one.message) == "oelm-freeze against baseline is inconclusive: no seed has a accuracy of both"
+    assert "inconclusive" in str(results)
     assert one._repr_html_()
 
 
@@ -291,15 +292,15 @@ def test_zero_variance(tmp_path):
     def level(cell, record):
         metrics = {"accuracy": 0.9 if cell.arm == "baseline" else 0.95, "loss": 0.3}
         measured = {"step": 20, "splits": {"validation": metrics}}
-        return replace(record, report={"final": measured, "chosen": measured})
+        return replace(record, report={"final": measured, "best": measured})
 
     runs = make_runs(tmp_path, change=level, **SMALL)
     for path in runs.rglob("predictions.parquet"):
         path.unlink()
     one = load(runs).comparisons["oelm-freeze"]
-    assert [flag for flag in one.flags if flag.severity == "invalid"] == []
-    assert one.verdict == "undecided"
-    assert "the very same difference" in one.sentence.en
+    assert [issue for issue in one.issues if issue.severity == "invalid"] == []
+    assert one.verdict == "inconclusive"
+    assert "the very same difference" in str(one.message)
 
 
 def test_identical_arms(tmp_path):
@@ -315,9 +316,9 @@ def test_identical_arms(tmp_path):
     results = load(runs)
     one = results.comparisons["oelm-freeze"]
     assert set(one.differences.values()) == {0.0}
-    assert one.verdict == "undecided"
-    assert "DUPLICATE-ROWS" in {flag.code for flag in one.flags}
-    assert "DUPLICATE-ROWS" not in {flag.code for flag in results.comparisons["freeze-only"].flags}
+    assert one.verdict == "inconclusive"
+    assert "DUPLICATE-ROWS" in {issue.code for issue in one.issues}
+    assert "DUPLICATE-ROWS" not in {issue.code for issue in results.comparisons["freeze-only"].issues}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300, None])
@@ -336,10 +337,10 @@ def test_a_seed_without_a_number_is_left_out_of_the_pairs_and_said(tmp_path, val
     assert set(one.differences) == {0, 1, 3, 4}
     assert math.isfinite(one.estimate.mean)
     assert set(results.comparisons["freeze-only"].differences) == set(range(5))
-    assert [(flag.where, flag.message.en) for flag in results.checks if flag.code == "INCOMPLETE"] == [
+    assert [(issue.where, str(issue.message)) for issue in results.checks if issue.code == "INCOMPLETE"] == [
         ("oelm-freeze/seed-2", "its record has no finite accuracy")
     ]
-    assert "4 seeds" in one.sentence.en
+    assert "4 seeds" in str(one.message)
 
 
 def test_a_diverged_arm_is_said_and_a_diverged_baseline_blocks(tmp_path):
@@ -374,12 +375,12 @@ def test_a_lower_perplexity_is_better(tmp_path):
     one = results.comparisons["lower"]
     assert not one.higher_is_better
     assert -1.2 < one.interval.low < one.interval.high < -0.8
-    assert "perplexity -1.0" in one.sentence.en
+    assert "perplexity -1.0" in str(one.message)
     by_window = results.compare("lower", metric="loss")
     assert by_window.examples is not None
     assert by_window.verdict == "better"
     assert by_window.estimate.mean == pytest.approx(math.log(0.9), abs=0.01)
     assert results.compare("lower", metric="step_seconds").higher_is_better is False
-    assert not {flag.code for flag in results.checks} - {"FEW-SEEDS"}, (
+    assert not {issue.code for issue in results.checks} - {"FEW-SEEDS"}, (
         "a falling perplexity has not fallen below its best"
     )

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy.stats import t
 
 from bench.machine_made import MACHINES, Machine
-from oelm.bench.order import rounds
-from oelm.bench.ratios import enough, is_look, ratio_of
+from oelm.bench.interleave import rounds
+from oelm.bench.ratios import is_look, is_precise_enough, ratio_of
 
 # What freezing Q and K can save at most: 2 of 36 parts.
 CEILING = 1 - 2 / 36
@@ -56,7 +56,7 @@ def ours(machine: Machine, truth: float, *, simulations: int) -> Told:
     for run in range(simulations):
         for n in filter(is_look, range(MOST_ROUNDS + 1)):
             ratio = ratio_of(arm[run, :n], base[run, :n], seed=run)
-            if enough(ratio, PRECISION):
+            if is_precise_enough(ratio, PRECISION):
                 break
         told.append((ratio.median, ratio.half_width, not ratio.low <= 1 <= ratio.high, 4 * STEPS * n))
     median, half_width, differs, steps = np.array(told).T

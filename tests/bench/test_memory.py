@@ -9,10 +9,10 @@ import torch
 import oelm
 import tiny_study
 from oelm.bench import memory
-from oelm.bench.memory import checkpoint_bytes, held, peak_of, theory
+from oelm.bench.memory import checkpoint_bytes, count_memory, measure_peak_memory, theoretical_memory
 from oelm.errors import CellError
-from oelm.heads.savings import saving
-from oelm.study.recipe import Optimizer
+from oelm.heads.count import freezing_savings
+from oelm.study.schema import OptimizerConfig
 from oelm.train.optim import make_optimizer
 from oelm.treatment import Treatment
 from zoo import FAMILIES
@@ -29,15 +29,15 @@ TREATMENTS = {
 
 
 def stepped(name, treatment):
-    """(model, with gradients, after the step, optimiser) of one real step."""
+    """(model, with gradients, after the step, optimizer) of one real step."""
     family = ZOO[name]
     model = oelm.apply(family.model(), treatment).model
-    optimizer = make_optimizer(model, Optimizer(lr=1e-3))
+    optimizer = make_optimizer(model, OptimizerConfig(lr=1e-3))
     family.loss(model).backward()
-    before = held(model, optimizer)
+    before = count_memory(model, optimizer)
     optimizer.step()
     optimizer.zero_grad()
-    return model, before, held(model, optimizer), optimizer
+    return model, before, count_memory(model, optimizer), optimizer
 
 
 @pytest.mark.parametrize("treatment", TREATMENTS.values(), ids=TREATMENTS)
@@ -45,11 +45,11 @@ def stepped(name, treatment):
 def test_what_is_held_is_what_theory_says(name, treatment):
     baseline, _, _, all_of_it = stepped(name, Treatment())
     model, before, after, optimizer = stepped(name, treatment)
-    expected, without = theory(model), theory(baseline)
+    expected, without = theoretical_memory(model), theoretical_memory(baseline)
     assert (before.gradients, before.optimizer) == (expected.gradients, 0)
     assert (after.gradients, after.optimizer) == (0, expected.optimizer)
     assert before.parameters == after.parameters == expected.parameters == without.parameters
-    frozen = saving(ZOO[name].model(), treatment)
+    frozen = freezing_savings(ZOO[name].model(), treatment)
     assert frozen.memory_bytes == 12 * frozen.frozen
     saved = without.learning - before.gradients - after.optimizer
     counters = 4 * (len(all_of_it.state) - len(optimizer.state))  # Adam counts its steps for every tensor
@@ -67,7 +67,7 @@ def test_a_checkpoint_is_the_weights_and_the_moments():
 def test_parameters_that_share_storage_count_once():
     model = ZOO["oelm-gpt"].model()
     assert model.lm_head.weight is model.model.embed_tokens.weight
-    assert theory(model).parameters == 4 * oelm.apply(model, freeze="none").counts.total
+    assert theoretical_memory(model).parameters == 4 * oelm.apply(model, freeze="none").counts.total
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def study(tmp_path_factory):
 def peaks(study):
     with ThreadPoolExecutor(2) as pool:
         arms = ("baseline", "oelm-freeze")
-        return dict(zip(arms, pool.map(lambda arm: peak_of(study, arm, 0, steps=2), arms), strict=True))
+        return dict(zip(arms, pool.map(lambda arm: measure_peak_memory(study, arm, 0, steps=2), arms), strict=True))
 
 
 def test_the_bytes_of_a_fresh_process(peaks):
@@ -110,13 +110,13 @@ def test_nothing_is_left_beside_the_study(study, peaks):
 
 def test_what_is_wrong_with_the_arm_is_said(study):
     with pytest.raises(CellError, match="there is no arm 'oelm-frezze'; did you mean 'oelm-freeze'"):
-        peak_of(study, "oelm-frezze", 0)
+        measure_peak_memory(study, "oelm-frezze", 0)
 
 
 def test_plain_data_and_what_is_wrong_with_them(tmp_path):
     raw = tiny_study.study(tmp_path / "nowhere", budget={"steps": 0})
     with pytest.raises(CellError, match=r"recipe\.budget"):
-        peak_of(raw, "baseline", 0)
+        measure_peak_memory(raw, "baseline", 0)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_process_that_dies_is_told_of(tmp_path, monkeypatch, does, said):
     fake.chmod(0o755)
     monkeypatch.setattr(memory.sys, "executable", os.fspath(fake))
     with pytest.raises(CellError, match=said):
-        peak_of("any", "baseline", 0)
+        measure_peak_memory("any", "baseline", 0)
 
 
 def test_a_plain_optimizer_needs_less():
@@ -142,5 +142,5 @@ def test_a_plain_optimizer_needs_less():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ZOO["bert"].loss(model).backward()
     optimizer.step()
-    assert held(model, optimizer).optimizer == 0
-    assert held(model, optimizer).gradients == theory(model).gradients
+    assert count_memory(model, optimizer).optimizer == 0
+    assert count_memory(model, optimizer).gradients == theoretical_memory(model).gradients

@@ -14,8 +14,8 @@ from scipy.stats import binom, trim_mean
 from bench.machine_made import MACHINES
 from bench.protocols import CEILING, PRECISION, Told, ours, predecessors
 from oelm.bench import ratios
-from oelm.bench.order import rounds
-from oelm.bench.ratios import Ratio, block_length, enough, is_look, outliers, ratio_of
+from oelm.bench.interleave import rounds
+from oelm.bench.ratios import Ratio, block_length, count_outliers, is_look, is_precise_enough, ratio_of
 
 pytestmark = pytest.mark.slow
 
@@ -77,8 +77,8 @@ def one_visit_a_step(round_ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return base * np.reshape(round_ratios, (-1, 1, 1)), base
 
 
-def test_rounds_that_resemble_their_neighbours_say_less(monkeypatch):
-    """A neighbour's job that slows one arm more than the other, for many rounds."""
+def test_rounds_that_resemble_their_neighbors_say_less(monkeypatch):
+    """A neighbor's job that slows one arm more than the other, for many rounds."""
     draw = np.random.default_rng(0)
     waves = 0.01 * lfilter([1.0], [1.0, -0.6], draw.standard_normal((300, 228)))[:, 100:]
 
@@ -177,9 +177,9 @@ def test_a_burst_in_one_visit_of_many_is_counted_and_moves_nothing():
     arm, base = one_visit_a_step(np.random.default_rng(3).normal(0.95, 0.002, 64))
     burst = arm.copy()
     burst[10] *= 50
-    assert outliers(arm) == 0
-    assert outliers(burst) == 2
-    assert outliers([1, 1, 1, 3, 3.01]) == 1
+    assert count_outliers(arm) == 0
+    assert count_outliers(burst) == 2
+    assert count_outliers([1, 1, 1, 3, 3.01]) == 1
     before, after = ratio_of(arm, base, seed=0), ratio_of(burst, base, seed=0)
     assert after.median == pytest.approx(before.median, abs=2e-4)
     assert after.half_width == pytest.approx(before.half_width, rel=0.3)
@@ -200,11 +200,11 @@ def test_it_stops_only_where_it_looks_and_only_if_precise():
     assert [n for n in range(300) if is_look(n)] == [16, 32, 64, 128, 256]
     narrow = ratio_of(*one_visit_a_step(np.full(40, 0.9)), seed=0)
     assert narrow.half_width < 1e-12
-    assert not enough(narrow, 0.01)
+    assert not is_precise_enough(narrow, 0.01)
     for n in (16, 32):
         ratio = replace(narrow, rounds=n, low=0.89, high=0.91)
-        assert enough(ratio, 0.0101)
-        assert not enough(ratio, 0.0099)
+        assert is_precise_enough(ratio, 0.0101)
+        assert not is_precise_enough(ratio, 0.0099)
 
 
 def test_the_interval_is_the_seeds():

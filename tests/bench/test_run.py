@@ -16,11 +16,11 @@ import running
 import tiny_study
 from oelm.bench.run import bench
 from oelm.bench.stepper import Marks, _by_part
-from oelm.bench.surroundings import Watching, interference
+from oelm.bench.system import SystemMonitor, interference
 from oelm.errors import CellError, DiskError, StudyError
+from oelm.study.cells import Cell, describe_changes, resolve_cell
 from oelm.study.load import study_from_dict
-from oelm.study.plan import Cell, resolve, what_changed
-from oelm.train.watch import Watch
+from oelm.train.progress import Progress
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ def test_only_the_steps_are_in_the_clock(tmp_path):
     assert found.stopped_by == "precision"
     assert found.rounds == 16
     for arm in found.arms.values():
-        assert arm.step_seconds == 3.0, "one second for each of forward, backward and optimiser"
+        assert arm.step_seconds == 3.0, "one second for each of forward, backward and optimizer"
         assert all(one.median == one.low == one.high == 1.0 for one in arm.ratios.values())
 
 
@@ -68,11 +68,11 @@ def test_the_parts_of_a_step_with_several_passes():
     assert marks.seconds() == [1.0, 1.0, 1.0]
 
 
-def test_arms_see_the_same_batches_and_their_own_optimiser(tmp_path, monkeypatch):
+def test_arms_see_the_same_batches_and_their_own_optimizer(tmp_path, monkeypatch):
     import oelm.bench.arms as arms
 
     visits = []
-    visit = arms.Stepper.visit
+    visit = arms.Stepper.time_steps
 
     def noted(self, first, steps):
         batches = [self._batches(step) for step in range(first, first + steps)]
@@ -80,7 +80,7 @@ def test_arms_see_the_same_batches_and_their_own_optimiser(tmp_path, monkeypatch
         visits.append((id(self), id(self.loop.optimizer), rows))
         return visit(self, first, steps)
 
-    monkeypatch.setattr(arms.Stepper, "visit", noted)
+    monkeypatch.setattr(arms.Stepper, "time_steps", noted)
     clock = FakeClock()
     bench(study(tmp_path, frozen=FROZEN), budget=200, precision=1e-9, memory=False, out=tmp_path, now=clock)
     steppers = {who for who, _, _ in visits}
@@ -125,13 +125,13 @@ def test_freezing_has_a_ceiling_and_spares_memory(tmp_path):
 def test_a_speed_up_that_freezing_cannot_give_is_named(tmp_path, monkeypatch):
     import oelm.bench.arms as arms
 
-    visit = arms.Stepper.visit
+    visit = arms.Stepper.time_steps
 
     def fast(self, first, steps):
         seen = visit(self, first, steps)
         return replace(seen, seconds=0.7 * seen.seconds) if self.loop.applied.treatment.freeze == "qk" else seen
 
-    monkeypatch.setattr(arms.Stepper, "visit", fast)
+    monkeypatch.setattr(arms.Stepper, "time_steps", fast)
     found = bench(
         study(tmp_path, frozen=FROZEN), budget=1e6, precision=0.5, memory=False, out=tmp_path, now=FakeClock()
     )
@@ -149,8 +149,8 @@ def test_a_speed_up_that_freezing_cannot_give_is_named(tmp_path, monkeypatch):
         ({"precision": 0.0}, "precision"),
         ({"precision": 1.0}, r"not between 0 and 1\n.*--precision 0\.01"),
         ({"precision": float("nan")}, "precision"),
-        ({"budget": -1.0}, "no time"),
-        ({"budget": float("nan")}, "no time"),
+        ({"budget": -1.0}, "invalid budget"),
+        ({"budget": float("nan")}, "invalid budget"),
         ({"budget": 1e-9}, "too short for one round"),
     ],
 )
@@ -178,7 +178,7 @@ def test_where_nothing_can_be_written_nothing_is_measured(tmp_path, monkeypatch,
     import oelm.bench.run as run
 
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setattr(run, "take_turns", None)
+    monkeypatch.setattr(run, "run_interleaved", None)
     with pytest.raises(DiskError, match="file is in the way: a file, not a folder"):
         bench(study(tmp_path, frozen=FROZEN), memory=False, out=tmp_path / place)
 
@@ -202,11 +202,11 @@ def test_what_was_measured_and_on_what_is_written_down(tmp_path, monkeypatch):
     assert kept["device"] == found.device
     assert kept["apart"] is None
     for arm in ("baseline", "frozen"):
-        now = resolve(given, Cell(arm=arm, seed=0)).to_dict()
-        assert what_changed(kept["made_with"][arm], now) == []
-    other = resolve(study(tmp_path, frozen={**FROZEN, "freeze": "k"}), Cell(arm="frozen", seed=0)).to_dict()
-    assert what_changed(kept["made_with"]["frozen"], other) == ["treatment.freeze: was 'qk', is 'k'"]
-    around = kept["surroundings"]
+        now = resolve_cell(given, Cell(arm=arm, seed=0)).to_dict()
+        assert describe_changes(kept["spec"][arm], now) == []
+    other = resolve_cell(study(tmp_path, frozen={**FROZEN, "freeze": "k"}), Cell(arm="frozen", seed=0)).to_dict()
+    assert describe_changes(kept["spec"]["frozen"], other) == ["treatment.freeze: was 'qk', is 'k'"]
+    around = kept["system"]
     assert around["threads"] == torch.get_num_threads()
     assert around["interop_threads"] == torch.get_num_interop_threads()
     assert around["affinity"] == sorted(os.sched_getaffinity(0))
@@ -215,27 +215,27 @@ def test_what_was_measured_and_on_what_is_written_down(tmp_path, monkeypatch):
 
 
 def test_arms_of_another_shape_are_refused(tmp_path):
-    other = study(tmp_path, frozen={**FROZEN, "changes": {"batch.size": 4}})
+    other = study(tmp_path, frozen={**FROZEN, "overrides": {"batch.size": 4}})
     with pytest.raises(StudyError, match="another shape"):
         bench(other, memory=False, out=tmp_path)
 
 
 def test_clipping_is_part_of_a_step(tmp_path):
     with pytest.raises(StudyError, match="another shape"):
-        bench(study(tmp_path, frozen={**FROZEN, "changes": {"clip": None}}), memory=False, out=tmp_path)
+        bench(study(tmp_path, frozen={**FROZEN, "overrides": {"max_grad_norm": None}}), memory=False, out=tmp_path)
 
 
 def test_two_treated_arms_of_a_hypothesis_are_measured_directly(tmp_path, monkeypatch):
     import oelm.bench.arms as arms
 
-    visit = arms.Stepper.visit
+    visit = arms.Stepper.time_steps
 
     def paced(self, first, steps):
         seen = visit(self, first, steps)
         pace = {"qk": 0.9, "q": 0.95}.get(self.loop.applied.treatment.freeze, 1.0)
         return replace(seen, seconds=pace * seen.seconds)
 
-    monkeypatch.setattr(arms.Stepper, "visit", paced)
+    monkeypatch.setattr(arms.Stepper, "time_steps", paced)
     content = tiny_study.study(tiny_study.write_data(tmp_path / "data"))
     content["arms"] = {
         "baseline": {"init": "keep", "freeze": "none"},
@@ -270,13 +270,13 @@ def test_two_treated_arms_of_a_hypothesis_are_measured_directly(tmp_path, monkey
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path):
-    class Impatient(Watch):
-        def stepped(self, step, *, loss):
+    class Impatient(Progress):
+        def on_step(self, step, *, loss):
             if step == 3:
                 os.kill(os.getpid(), signal.SIGINT)
 
     found = bench(
-        study(tmp_path, frozen=FROZEN), budget=60, precision=1e-9, memory=False, out=tmp_path, watch=Impatient()
+        study(tmp_path, frozen=FROZEN), budget=60, precision=1e-9, memory=False, out=tmp_path, progress=Impatient()
     )
     assert (found.stopped_by, found.rounds) == ("interrupted", 3)
     assert json.loads((tmp_path / "tiny" / "bench.json").read_text())["rounds"] == 3
@@ -292,7 +292,7 @@ def test_the_command(tmp_path):
     assert json.loads(done.stdout)["study"] == "tiny"
     bad = oelm("bench", path, "--budget", "soon")
     assert bad.returncode == 2
-    assert "no time" in bad.stderr
+    assert "invalid duration" in bad.stderr
     assert "Traceback" not in bad.stderr
 
 
@@ -301,7 +301,7 @@ def test_the_command(tmp_path):
     [
         (["--arms", "baseline"], "one arm, 'baseline', cannot be compared"),
         (["--arms", "oelm-freeze,frozen"], "has no arm 'frozen'"),
-        (["--set", "arms.oelm-freeze.changes={batch.size: 4}"], "is of another shape"),
+        (["--set", "arms.oelm-freeze.overrides={batch.size: 4}"], "is of another shape"),
         (["--budget", "0.001s"], "too short for one round"),
         (["--precision", "1%"], "--precision"),
         (["--precision", "1"], "not between 0 and 1"),
@@ -331,7 +331,7 @@ def test_bad_input_on_the_command_line(tmp_path, monkeypatch, capsys, options, t
 
 def test_others_are_seen():
     """What this process does is not taken for somebody else's work."""
-    watching = Watching()
+    watching = SystemMonitor()
     np.linalg.svd(np.random.default_rng(0).standard_normal((300, 300)))
     sample = watching.sample()
     assert sample.seconds > 0
@@ -341,7 +341,7 @@ def test_others_are_seen():
 
 
 def test_processes_of_our_own_are_not_others(monkeypatch):
-    import oelm.bench.surroundings as surroundings
+    import oelm.bench.system as monitored
 
     times = iter([(1, 0, 10, 1), (2, 0, 40, 3)])  # user, system, and those of children
 
@@ -350,9 +350,9 @@ def test_processes_of_our_own_are_not_others(monkeypatch):
         return os.times_result((user, system, children_user, children_system, 0.0))
 
     moments, busy = iter([0.0, 40.0]), iter([100.0, 145.0])
-    monkeypatch.setattr(surroundings.os, "times", told)
-    monkeypatch.setattr(surroundings.time, "perf_counter", lambda: next(moments))
-    monkeypatch.setattr(surroundings, "_busy", lambda: next(busy))
-    sample = Watching().sample()
+    monkeypatch.setattr(monitored.os, "times", told)
+    monkeypatch.setattr(monitored.time, "perf_counter", lambda: next(moments))
+    monkeypatch.setattr(monitored, "_busy", lambda: next(busy))
+    sample = SystemMonitor().sample()
     assert sample.own_cores == pytest.approx((1 + 30 + 2) / 40)
     assert sample.others_cores == pytest.approx((45 - 33) / 40)

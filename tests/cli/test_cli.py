@@ -70,13 +70,13 @@ def test_every_command_is_listed_and_there(run):
     listed = run("--help").stdout
     for name, (module, told) in COMMANDS.items():
         found = importlib.import_module(f"oelm.cli.{module}")
-        assert hasattr(found, "app") or callable(getattr(found, name))
+        assert hasattr(found, f"{name}_app") or callable(getattr(found, name))
         assert name in listed
         assert told.split()[0] in listed
         assert f"oelm {name}" in run(name, "--help").stdout
-    bad = run("comapre")
+    bad = run("inspcet")
     assert bad.returncode == 2
-    assert "did you mean 'compare'" in bad.stderr
+    assert "did you mean 'inspect'" in bad.stderr
 
 
 def test_the_list_of_commands_waits_for_none_of_them():
@@ -131,7 +131,7 @@ def test_audit_passes_for_what_we_saved(run, treated, base):
     assert done.returncode == 0, done.stderr + done.stdout
     result = json.loads(done.stdout)
     assert result["ok"] is True
-    assert result["looked_at"]["base"] == "8 of 8 tensors as the treatment makes them from the base"
+    assert result["examined"]["base"] == "8 of 8 tensors as the treatment makes them from the base"
 
 
 def test_audit_finds_a_bit_that_moved(run, treated, base):
@@ -158,7 +158,7 @@ def test_a_base_with_other_heads_is_refused(run, treated, tmp_path):
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "short")
     done = run("audit", treated, "--against", tmp_path / "short")
     assert done.returncode == 2
-    assert "other heads than the audited model" in done.stderr
+    assert "its heads differ" in done.stderr
 
 
 def test_audit_of_anyones_model(run, base, tmp_path):
@@ -191,13 +191,13 @@ def test_audit_counts_what_is_in_the_files(run, treated):
     [
         (["inspect"], "say which model"),
         (["inspect", "a", "--config", "b"], "say which model"),
-        (["inspect", "no/such-model"], "no model configuration was found"),
+        (["inspect", "no/such-model"], "no model configuration found"),
         (["inspect", "BASE", "--freeze", "qq"], "did you mean 'q'"),
         (["inspect", "BASE", "--layers", "0-9"], "asks for layer 2"),
-        (["inspect", "EMPTY"], "no model configuration was found"),
+        (["inspect", "EMPTY"], "no model configuration found"),
         (["audit", "BASE"], "has no oelm.json"),
-        (["audit", "NOWHERE"], "there is no folder"),
-        (["audit", "BASE", "--against", "NOWHERE"], "no model could be loaded"),
+        (["audit", "NOWHERE"], "does not exist"),
+        (["audit", "BASE", "--against", "NOWHERE"], "cannot load a model"),
         (["audit", "BASE", "--agianst", "NOWHERE"], "--against"),
         (["inspekt"], "did you mean 'inspect'"),
     ],
@@ -209,3 +209,30 @@ def test_bad_input_is_one_message_and_exit_code_2(run, words, says, base, tmp_pa
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect", "PICKLE"],
+        ["inspect", "--config", "PICKLE"],
+        ["audit", "PICKLE"],
+        ["audit", "BASE", "--against", "PICKLE"],
+    ],
+)
+def test_a_pickle_is_not_read_and_it_is_said_how_to_get_a_folder(run, words, base, tmp_path):
+    pickle = tmp_path / "best_model.pt"
+    torch.save(GPT2.model().state_dict(), pickle)
+    done = run(*({"PICKLE": pickle, "BASE": base}.get(word, word) for word in words))
+    assert done.returncode == 2
+    assert "never loads" in done.stderr
+    assert "model.save_pretrained(FOLDER)" in done.stderr
+    assert "--config" not in done.stderr
+
+
+def test_a_file_of_a_folder_leads_to_what_works(run, base):
+    done = run("inspect", base / "config.json")
+    assert f"oelm inspect --config {base / 'config.json'}" in done.stderr.replace("\n", " ")
+    done = run("inspect", base / "model.safetensors")
+    assert done.returncode == 2
+    assert str(base) in done.stderr.split("try")[1]

@@ -78,9 +78,9 @@ def test_a_study_is_checked_without_torch(process):
     assert (fair.returncode, fair.stderr) == (0, "")
     assert fair.stdout.startswith("bert-sst2-fair:\n")
     assert (unfair.returncode, unfair.stderr) == (1, "")
-    flags = json.loads(unfair.stdout)["bert-sst2-as-published"]
-    assert {flag["severity"] for flag in flags} >= {"invalid"}
-    assert set(flags[0]) == {"code", "severity", "where", "arms", "message"}
+    issues = json.loads(unfair.stdout)["bert-sst2-as-published"]
+    assert {issue["severity"] for issue in issues} >= {"invalid"}
+    assert set(issues[0]) == {"code", "severity", "where", "arms", "key", "values", "text"}
 
 
 def test_runs_are_checked_without_torch(process, clean, unfair):
@@ -100,13 +100,13 @@ def test_the_exit_code_is_that_of_the_worst(run, clean, unfair, tmp_path):
     assert both.returncode == 1
     data = json.loads(both.stdout)
     assert [Path(name).name for name in data] == ["clean", "unfair"]
-    assert {flag["code"] for flag in data[str(tmp_path / "runs" / "unfair")]} >= {"UNPAIRED"}
+    assert {issue["code"] for issue in data[str(tmp_path / "runs" / "unfair")]} >= {"UNPAIRED"}
 
 
 def test_a_setting_may_be_tried_before_it_is_written(run):
     """One arm at another learning rate."""
     assert run("check", "minilm-sst2").returncode == 0
-    tried = run("check", "minilm-sst2", "--set", "arms.oelm-freeze.changes={batch.size: 7}")
+    tried = run("check", "minilm-sst2", "--set", "arms.oelm-freeze.overrides={batch.size: 7}")
     assert tried.returncode == 1
     assert "SETTING-DIFFERS" in tried.stdout
 
@@ -147,7 +147,7 @@ def test_nothing_to_check(run, tmp_path, what):
 
 DAMAGE = {
     "study.json": [b"{", b"", b"\xff\xfe", b"[]"],
-    "floor.json": [b"{", b'{"format": 9}', b'{"format": 1, "floors": [1]}'],
+    "simple_baseline.json": [b"{", b'{"format": 9}', b'{"format": 1, "baselines": [1]}'],
     "baseline/seed-0/record.json": [b"{", b"", b"\xff", b"[]", b'{"format": 9}'],
     "baseline/seed-0/cell.json": [b"{", b"[]"],
     "baseline/seed-0/steps.jsonl": [b"{", b"\xff\n\n1"],
@@ -166,7 +166,7 @@ def test_damaged_runs_never_end_in_a_traceback(run, clean, tmp_path, name):
             assert name in done.stderr
             assert done.stdout == ""
         else:
-            codes = {flag["code"] for flag in next(iter(json.loads(done.stdout).values()))}
+            codes = {issue["code"] for issue in next(iter(json.loads(done.stdout).values()))}
             assert codes & {"INCOMPLETE", "NOT-REPRODUCED"} or name.endswith("steps.jsonl")
 
 
@@ -186,7 +186,7 @@ def test_claims_as_plain_data(run):
     assert listed.returncode == checked.returncode == 0
     claims, checks = json.loads(listed.stdout), json.loads(checked.stdout)
     assert list(claims) == list(checks) == [f"C{number}" for number in range(1, 15)]
-    assert all(set(row["standing"]) == {"en", "zh"} for row in claims.values())
+    assert all({"key", "values", "text"} == set(one) for row in claims.values() for one in row["status"])
     one = run("claims", "check", "C5", "--json")
     assert list(json.loads(one.stdout)) == ["C5"]
 
@@ -224,5 +224,5 @@ def test_a_study_that_cannot_be_read_hides_no_claim(run, clean, tmp_path):
     (damaged / "study.json").write_text("{")
     done = run("claims")
     assert done.returncode == 0
-    assert done.stderr.startswith("left out: ")
+    assert done.stderr.startswith("excluded: ")
     assert "C14" in done.stdout

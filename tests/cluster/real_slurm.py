@@ -114,7 +114,7 @@ class RealSlurm:
             _send(pid, signal.SIGKILL)
 
     def _of_node(self, name: str | None) -> list[int]:
-        """The processes of the tasks on a node (or on all), and those that watch over them."""
+        """The processes of the tasks on a node (or on all), and those that progress over them."""
         tasks = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:

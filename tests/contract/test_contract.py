@@ -12,6 +12,7 @@ from oelm.heads.find import find_projections
 from oelm.treatment import FITS_WIDTH, ORTHONORMAL
 from zoo import FAMILIES, Family
 
+MODELS = "transformers.models"
 families = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 
 
@@ -59,6 +60,18 @@ def test_the_layout_is_the_models_own(family):
     assert {view.layer for view in views} == set(range(family.num_layers))
     assert family.arrangement in {view.projection.layout.arrangement for view in views}
     oelm.prove_layout(model, maps=family.maps)
+
+
+@families
+def test_the_default_attention_has_the_same_heads(family):
+    """Older transformers have a class for each way to compute attention; the zoo is built with the plain one."""
+    model = family.model()
+    if not hasattr(model, "config"):
+        pytest.skip("there is one attention only")
+    config = copy.deepcopy(model.config)
+    config._attn_implementation = None
+    default = type(model)(config)
+    assert [repr(view) for view in oelm.find_heads(default)] == [repr(view) for view in oelm.find_heads(model)]
 
 
 @families
@@ -156,13 +169,13 @@ def test_frozen_means_frozen(family, freeze):
     applied = oelm.apply(model, init="orthogonalize", freeze=freeze)
     optimizer = adamw(model)
     applied.audit(optimizer=optimizer).check()
-    frozen = {region.key: region.copy() for region in applied.frozen}
+    frozen = {param_slice.key: param_slice.copy() for param_slice in applied.frozen}
     assert {key.split("[")[0] for key in frozen} <= qk_names(model)
-    expected = [r for r in applied.regions if r.projection.role in freeze]
-    assert sorted(frozen) == sorted(region.key for region in expected)
+    expected = [r for r in applied.slices if r.projection.role in freeze]
+    assert sorted(frozen) == sorted(param_slice.key for param_slice in expected)
     train(family, model, optimizer)
-    for region in applied.frozen:
-        assert torch.equal(region.copy(), frozen[region.key]), region.key
+    for param_slice in applied.frozen:
+        assert torch.equal(param_slice.copy(), frozen[param_slice.key]), param_slice.key
     applied.audit(optimizer=optimizer).check()
 
 
@@ -197,8 +210,8 @@ def test_a_frozen_weight_computes_no_gradient(family):
     model = family.model()
     applied = oelm.apply(model, freeze="qk")
     family.loss(model).backward()
-    for region in applied.frozen:
-        assert region.parameter.grad is None
+    for param_slice in applied.frozen:
+        assert param_slice.parameter.grad is None
     gradients = sum(p.grad.numel() for p in model.parameters() if p.grad is not None)
     assert gradients == applied.counts.trainable
 
@@ -251,7 +264,7 @@ def test_a_model_survives_the_trip(family, tmp_path):
     again, reapplied = oelm.from_pretrained(tmp_path, attn_implementation="eager")
     assert type(again) is type(model)
     assert torch.equal(family.logits(again.eval()), logits)
-    assert [region.key for region in reapplied.frozen] == [region.key for region in applied.frozen]
+    assert [param_slice.key for param_slice in reapplied.frozen] == [param_slice.key for param_slice in applied.frozen]
     assert reapplied.counts == applied.counts
     assert reapplied.treatment == applied.treatment
     assert reapplied.seed == 3
@@ -274,9 +287,9 @@ def test_layers_given_back_learn_and_taken_back_stop(family):
     assert not any(torch.equal(p, b) for p, b in zip(given, before, strict=True) if p.ndim > 1)
     applied.audit(optimizer=optimizer).check()
     assert applied.refreeze(layers=[last], optimizer=optimizer)
-    kept = {region.key: region.copy() for region in applied.frozen}
+    kept = {param_slice.key: param_slice.copy() for param_slice in applied.frozen}
     train(family, model, optimizer, steps=2)
-    assert all(torch.equal(region.copy(), kept[region.key]) for region in applied.frozen)
+    assert all(torch.equal(param_slice.copy(), kept[param_slice.key]) for param_slice in applied.frozen)
     applied.audit(optimizer=optimizer).check()
 
 
@@ -290,7 +303,7 @@ def test_only_the_chosen_layers_are_treated(family):
     for view in oelm.find_heads(model):
         same = torch.equal(view.weight, before[view.layer, view.role, view.head])
         assert same == (view.layer != 1)
-    assert {region.projection.layer for region in applied.frozen} == {1}
+    assert {param_slice.projection.layer for param_slice in applied.frozen} == {1}
 
 
 @families
@@ -299,9 +312,9 @@ def test_counts(family):
     counts = oelm.count(model)
     assert counts.trainable == sum(p.numel() for p in model.parameters())
     assert counts.total == sum({id(t): t.numel() for t in model.state_dict(keep_vars=True).values()}.values())
-    regions = oelm.apply(model, freeze="qk").regions
+    slices = oelm.apply(model, freeze="qk").slices
     treated = oelm.count(model)
-    assert treated.qk == counts.qk == sum(region.numel for region in regions)
+    assert treated.qk == counts.qk == sum(param_slice.numel for param_slice in slices)
     assert treated.total == counts.total
     assert treated.frozen == counts.frozen + counts.qk
 
@@ -329,7 +342,7 @@ def test_copies_are_models_of_their_own(family):
     assert torch.equal(family.logits(model), family.logits(twin))
     oelm.find_heads(twin)[0].weight.zero_()
     assert not torch.equal(oelm.find_heads(model)[0].weight, oelm.find_heads(twin)[0].weight)
-    with pytest.raises(oelm.ModelError, match="treated already"):
+    with pytest.raises(oelm.ModelError, match="already treated"):
         oelm.apply(twin, freeze="qk")
 
 
@@ -342,6 +355,9 @@ def test_low_precision(family):
     assert max(row.deviation for row in oelm.orthonormality(model)) < 2 * torch.finfo(torch.bfloat16).eps
 
 
+@pytest.mark.skipif(
+    int(transformers.__version__.split(".")[0]) < 5, reason="the table is written for the pinned transformers"
+)
 def test_the_zoo_has_every_family_of_the_table():
     from oelm.heads.layouts import _layouts
 
@@ -351,7 +367,11 @@ def test_the_zoo_has_every_family_of_the_table():
         for p in find_projections(family.model())
     }
     known = {name for name, layouts in _layouts.items() if not any(layout.refused for layout in layouts)}
+    # names of older transformers: proven there, by `make compat`
+    known -= {
+        f"{MODELS}.distilbert.modeling_distilbert.MultiHeadSelfAttention",
+        f"{MODELS}.vit.modeling_vit.ViTSelfAttention",
+    }
     # cross attention of the BERT kin is generated from BERT's, which the zoo has
     kin = {name for name in known if name.endswith("CrossAttention")}
     assert known - proven - kin == {"oelm.heads.split.SplitMultiheadAttention"}
-    assert transformers.__version__.startswith("5.")

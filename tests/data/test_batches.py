@@ -6,15 +6,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.data.batches import Order, collate, in_order_of_length
-from oelm.data.tokens import Examples, Windows
+from oelm.data.batches import BatchSampler, batches_by_length, collate
+from oelm.data.tokenize import Examples, Windows
 
 CPU = torch.device("cpu")
 LENGTHS = np.random.default_rng(0).integers(3, 60, size=1000)
 
 
 def order(lengths=LENGTHS, *, batch_size=8, accumulate=1, seed=0):
-    return Order(lengths, batch_size=batch_size, accumulate=accumulate, seed=seed)
+    return BatchSampler(lengths, batch_size=batch_size, accumulate=accumulate, seed=seed)
 
 
 def seen(order, steps):
@@ -56,9 +56,9 @@ def test_every_example_exactly_once_an_epoch(lengths, batch_size, accumulate, se
 
 
 def padding(batches):
-    """Share of a batch that is no example."""
-    whole = sum(len(rows) * LENGTHS[rows].max() for rows in batches)
-    return 1 - LENGTHS.sum() / whole
+    """Share of padding."""
+    total = sum(len(rows) * LENGTHS[rows].max() for rows in batches)
+    return 1 - LENGTHS.sum() / total
 
 
 def test_little_padding():
@@ -91,7 +91,7 @@ def test_a_budget_of_tokens_is_just_reached(tokens, accumulate):
 
 
 def test_evaluation_sees_all_once_the_longest_first():
-    batches = in_order_of_length(LENGTHS, 7)
+    batches = batches_by_length(LENGTHS, 7)
     assert sorted(np.concatenate(batches)) == list(range(1000))
     assert (np.diff(LENGTHS[np.concatenate(batches)]) <= 0).all()
 

@@ -12,15 +12,20 @@ from pyarrow import parquet
 from loopback_hub import loopback_hub
 from oelm.data.tasks import task_named
 
-SST2, RTE = task_named("sst2"), task_named("rte")
+SST2, RTE, STORIES = task_named("sst2"), task_named("rte"), task_named("tinystories")
 CODE = """
 import json, sys
-from oelm.data.sources import find_source, read_rows
+from oelm.data.sources import find_source, read_documents, read_rows
 from oelm.data.tasks import task_named
 from oelm.errors import DataError
 try:
-    source = find_source(task_named(sys.argv[1]), None)
-    print(json.dumps({split: read_rows(source, split).to_pydict() for split in source.files}))
+    task = task_named(sys.argv[1])
+    source = find_source(task, None)
+    if task.kind == "classification":
+        rows = {split: read_rows(source, split).to_pydict() for split in source.files}
+    else:
+        rows = {split: ["".join(parts) for parts in read_documents(source, split)] for split in source.files}
+    print(json.dumps(rows))
 except DataError as error:
     sys.exit(str(error))
 """
@@ -81,10 +86,10 @@ def test_the_pinned_commit_is_downloaded_once(glue, rows_of):
 def test_not_here_and_not_to_be_had_says_what_to_do(glue, rows_of):
     with loopback_hub({"datasets/someone/else": glue}) as (address, _):
         absent = rows_of(SST2, HF_ENDPOINT=address)
-    for said in (absent, rows_of(SST2, HF_HUB_OFFLINE="1")):
-        assert "the dataset nyu-mll/glue of task 'sst2' is not on this machine and cannot be downloaded" in said
-        assert f"at commit {SST2.hub.revision}" in said
-        assert "--set recipe.data.path=FOLDER, with train and validation as .parquet" in said
+    for message in (absent, rows_of(SST2, HF_HUB_OFFLINE="1")):
+        assert "the dataset nyu-mll/glue of task 'sst2' is not on this machine and cannot be downloaded" in message
+        assert f"at commit {SST2.hub.revision}" in message
+        assert "--set recipe.data.path=FOLDER, with train and validation as .parquet" in message
 
 
 def test_a_download_that_was_cut_short_is_not_taken_for_whole(glue, rows_of, tmp_path):
@@ -99,4 +104,39 @@ def test_a_download_that_was_cut_short_is_not_taken_for_whole(glue, rows_of, tmp
 def test_a_split_that_the_hub_does_not_have(glue, rows_of):
     (glue / "sst2" / "validation-00000-of-00001.parquet").unlink()
     with loopback_hub({"datasets/nyu-mll/glue": glue}) as (address, _):
-        assert "nyu-mll/glue has not all files of the split 'validation'" in rows_of(SST2, HF_ENDPOINT=address)
+        assert "nyu-mll/glue has no files for the split 'validation'" in rows_of(SST2, HF_ENDPOINT=address)
+
+
+@pytest.fixture
+def stories(tmp_path):
+    """A folder as roneneldan/TinyStories is on the hub: every part has a hash in its name."""
+    names = [f"train-{number:05d}-of-00004-{number}d5a1467fff1081b" for number in range(4)]
+    for name in (*names, "validation-00000-of-00001-869c898b519ad725"):
+        file = tmp_path / "stories" / "data" / f"{name}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pa.table({"text": [name]}), file)
+    return tmp_path / "stories"
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_some_parts_with_a_hash_in_their_name_are_not_taken_for_all(stories, rows_of, tmp_path, listed):
+    """Whether or not the client has kept the hub's list of files: it has none of what was copied, or fetched before."""
+    with loopback_hub({"datasets/roneneldan/TinyStories": stories}) as (address, requests):
+        rows = rows_of(STORIES, HF_ENDPOINT=address)
+        assert len(rows["train"]) == 4
+        for part in sorted(tmp_path.glob("hf/hub/*/snapshots/*/data/train-*"))[1:]:
+            part.resolve().unlink()
+            part.unlink()
+        for kept in () if listed else tmp_path.glob("hf/hub/*/trees/*"):
+            kept.unlink()
+        message = rows_of(STORIES, HF_HUB_OFFLINE="1")
+        assert "roneneldan/TinyStories of task 'tinystories' is only partly on this machine" in message
+        assert "1 of 4 parts of the split 'train'" in message
+        assert f"at commit {STORIES.hub.revision}" in message
+        assert "without HF_HUB_OFFLINE, to download the missing parts; or use a local copy" in message
+
+        requests.clear()
+        assert rows_of(STORIES, HF_ENDPOINT=address) == rows
+        fetched = {request.split("/data/")[1] for request in requests if "GET" in request and "/resolve/" in request}
+        assert len(fetched) == 3, "the parts that are missing, and no more"
+    assert rows_of(STORIES, HF_HUB_OFFLINE="1") == rows

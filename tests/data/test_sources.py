@@ -1,4 +1,4 @@
-"""Sources: local files of every kind, and what is said of files that are not what their task says."""
+"""Sources: local files of every kind, and the errors for files that do not fit their task."""
 
 import json
 import os
@@ -29,6 +29,10 @@ def write(path, columns):
     else:
         path.write_text("\n".join("\t".join(map(str, line)) for line in [columns, *(r.values() for r in rows)]))
     return path
+
+
+def documents(source):
+    return ["".join(parts) for parts in read_documents(source, "train")]
 
 
 @pytest.fixture
@@ -83,7 +87,7 @@ def test_a_path_for_every_split(tmp_path):
     assert read_rows(source, "train") == read_rows(source, "validation")
     with pytest.raises(DataError, match="has no split 'dev'"):
         find_source(SST2, {"train": str(train), "dev": str(train)})
-    with pytest.raises(DataError, match=r"there is no file .*none.csv"):
+    with pytest.raises(DataError, match=r"none.csv does not exist"):
         find_source(SST2, {"train": str(train), "validation": str(tmp_path / "none.csv")})
     with pytest.raises(
         DataError, match=r"(?s)no file for the split 'validation'.*path: {train: FILE, validation: FILE}"
@@ -113,17 +117,23 @@ def test_mnli_with_matched_and_mismatched(tmp_path):
         ({"txt": ["a"], "label": [0]}, r"no column sentence for task 'sst2'(?s:.*)train.parquet(?s:.*)txt, label"),
         ({"text": ["a"], "lable": [0]}, r"no column 'label'(?s:.*)train.parquet(?s:.*)text, lable"),
         ({"text": ["a", "b"], "label": [0, 2]}, r"label 2 in row 1(?s:.*)train.parquet(?s:.*)0 \(negative\), 1"),
-        ({"text": ["a", "b"], "label": [0, -1]}, r"label -1 in row 1 is not one of task 'sst2'(?s:.*)train.parquet"),
+        (
+            {"text": ["a", "b"], "label": [0, -1]},
+            r"label -1 in row 1 is not a label of task 'sst2'(?s:.*)train.parquet",
+        ),
         ({"text": ["a", "b"], "label": [0, None]}, r"label None in row 1(?s:.*)train.parquet"),
         ({"text": ["a"], "label": pa.array([2**64 - 1], pa.uint64())}, r"label 18446744073709551615 in row 0"),
         ({"text": ["a", "b"], "label": ["positive", "great"]}, r"label 'great' in row 1(?s:.*)positive"),
-        ({"text": ["a"], "label": [0.5]}, r"holds double, not labels(?s:.*)train.parquet"),
-        ({"text": ["a"], "label": [True]}, r"holds bool, not labels"),
-        ({"text": ["a"], "label": [None]}, r"holds null, not labels"),
-        ({"text": ["a", None], "label": [0, 1]}, r"'text' has 1 empty cells, the first in row 1(?s:.*)train.parquet"),
-        ({"text": [None], "label": [0]}, r"'text' is not text but null"),
-        ({"text": [5], "label": [0]}, r"'text' is not text but int64(?s:.*)train.parquet"),
-        ({"text": [["a"]], "label": [0]}, r"'text' is not text but list"),
+        ({"text": ["a"], "label": [0.5]}, r"must hold labels, got double(?s:.*)train.parquet"),
+        ({"text": ["a"], "label": [True]}, r"must hold labels, got bool"),
+        ({"text": ["a"], "label": [None]}, r"must hold labels, got null"),
+        (
+            {"text": ["a", None], "label": [0, 1]},
+            r"'text' has 1 missing values, the first in row 1(?s:.*)train.parquet",
+        ),
+        ({"text": [None], "label": [0]}, r"'text' must be text, got null"),
+        ({"text": [5], "label": [0]}, r"'text' must be text, got int64(?s:.*)train.parquet"),
+        ({"text": [["a"]], "label": [0]}, r"'text' must be text, got list"),
         (
             {"text": pa.array([], pa.string()), "label": pa.array([], pa.int64())},
             r"train.parquet has no rows",
@@ -139,7 +149,7 @@ def test_a_table_that_is_not_what_its_task_says(sst2, columns, says):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "train.* is empty(?s:.*)downloaded whole"),
+        (b"", "train.* is empty(?s:.*)download completed"),
         (b"text,label\ncaf\xe9,1\n", "train"),
         (b'text\tlabel\ncaf\xe9\t1\n{"text": "caf\xe9"}', "train"),
         (b'{"text": "caf\xe9", "label": 1}\n', "train"),
@@ -153,25 +163,23 @@ def test_bytes_that_are_no_table(sst2, ending, content, says):
 
 
 def test_two_columns_of_one_name(sst2):
-    with pytest.raises(DataError, match="two columns are named 'text'"):
+    with pytest.raises(DataError, match="duplicate column 'text'"):
         sst2(ending=".csv", content=b"text,text,label\na,b,1\n")
 
 
-def test_places_that_are_not_there(tmp_path):
-    with pytest.raises(
-        DataError, match=r"(?s)no file or folder .*none.*recipe\.data\.path=FOLDER, with train and valid"
-    ):
+def test_paths_that_do_not_exist(tmp_path):
+    with pytest.raises(DataError, match=r"(?s)none.* does not exist.*recipe\.data\.path=FOLDER, with train and valid"):
         find_source(SST2, str(tmp_path / "none"))
-    for strange in ("a" * 5000, "~nobody-of-this-name/x"):
-        with pytest.raises(DataError, match="cannot be read"):
-            find_source(SST2, strange)
+    for invalid in ("a" * 5000, "~nobody-of-this-name/x"):
+        with pytest.raises(DataError, match="cannot read"):
+            find_source(SST2, invalid)
     with pytest.raises(DataError, match=r"(?s)no file for the split 'train'.*looked for train"):
         find_source(SST2, str(tmp_path))
     write(tmp_path / "train.csv", ROWS)
     with pytest.raises(DataError, match=r"(?s)no file for the split 'validation'.*validation.* or .*dev"):
         find_source(SST2, str(tmp_path))
     (tmp_path / "train.xlsx").write_bytes(b"PK")
-    with pytest.raises(DataError, match=r"train.xlsx: files of this kind are not read"):
+    with pytest.raises(DataError, match=r"train.xlsx: unsupported file type"):
         find_source(TEXT, str(tmp_path / "train.xlsx"))
 
 
@@ -179,36 +187,41 @@ def test_places_that_are_not_there(tmp_path):
 def test_a_file_that_may_not_be_read(tmp_path):
     file = write(tmp_path / "train.csv", ROWS)
     file.chmod(0)
-    with pytest.raises(DataError, match=r"train.csv may not be read"):
+    with pytest.raises(DataError, match=r"cannot read .*train.csv"):
         find_source(TEXT, str(file))
 
 
 def test_texts_and_their_documents(tmp_path):
     file = tmp_path / "stories.txt"
     file.write_text("one\nday<|endoftext|>\ntwo\n\n<|endoftext|>  \n", encoding="utf-8")
-    assert list(read_documents(find_source(TEXT, str(file)), "train")) == ["one\nday", "two"]
-    assert list(read_documents(find_source(TEXT, str(tmp_path)), "train")) == ["one\nday", "two"]
+    assert documents(find_source(TEXT, str(file))) == ["one\nday", "two"]
+    assert documents(find_source(TEXT, str(tmp_path))) == ["one\nday", "two"]
     with pytest.raises(DataError, match="is plain text; task 'sst2' needs columns"):
         read_rows(find_source(SST2, {"train": str(file), "validation": str(file)}), "train")
     file.write_text("\n\n")
     with pytest.raises(DataError, match=r"(?s)the split 'train' .* is empty.*stories.txt"):
-        list(read_documents(find_source(TEXT, str(file)), "train"))
+        documents(find_source(TEXT, str(file)))
+    file.write_bytes(b"one\r\nday<|endoftext|>two\rdays")
+    assert documents(find_source(TEXT, str(file))) == ["one\nday", "two\ndays"]
+    file.write_bytes(b"one<|endoftext|>caf\xe9")
+    with pytest.raises(DataError, match=r"byte 19"):
+        documents(find_source(TEXT, str(file)))
     file.write_bytes(b"caf\xe9")
-    with pytest.raises(DataError, match=r"(?s)stories.txt is not text in UTF-8.*byte 3.*iconv"):
-        list(read_documents(find_source(TEXT, str(file)), "train"))
+    with pytest.raises(DataError, match=r"(?s)stories.txt is not valid UTF-8.*byte 3.*iconv"):
+        documents(find_source(TEXT, str(file)))
 
 
 def test_lines_are_one_document(tmp_path):
     for split in ("train", "validation", "test"):
         write(tmp_path / f"{split}.parquet", {"text": ["= Title =\n", "", "a line", f"{split}\n"]})
     source = find_source(WIKI, str(tmp_path))
-    assert list(read_documents(source, "train")) == ["= Title =\n\na line\ntrain\n"]
+    assert documents(source) == ["= Title =\n\na line\ntrain\n"]
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".jsonl"])
 def test_rows_are_documents(tmp_path, ending):
     file = write(tmp_path / f"train{ending}", {"text": ["one", " ", "two"]})
-    assert list(read_documents(find_source(TEXT, str(file)), "train")) == ["one", "two"]
+    assert documents(find_source(TEXT, str(file))) == ["one", "two"]
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".csv"])
@@ -216,19 +229,39 @@ def test_documents_that_cannot_be_read(tmp_path, ending):
     file = tmp_path / f"train{ending}"
     file.write_bytes(b"\xff\xfe\0")
     with pytest.raises(DataError, match=f"train{ending}"):
-        list(read_documents(find_source(TEXT, str(file)), "train"))
+        documents(find_source(TEXT, str(file)))
 
 
-def test_a_part_of_a_dataset_is_not_taken_for_the_whole(tmp_path):
-    for number in (0, 2):
-        (tmp_path / f"train-{number:05d}-of-00003.csv").write_text("text,label\na,0\nb,1\n")
-    (tmp_path / "validation.csv").write_text("text,label\na,0\n")
-    with pytest.raises(DataError, match="not all parts"):
-        find_source(task_named("sst2"), str(tmp_path))
+@pytest.mark.parametrize("ending", ["", "-2d5a1467fff1081b"])
+def test_a_part_of_a_dataset_is_not_taken_for_the_whole(tmp_path, ending):
+    parts = [tmp_path / "d" / f"train-{number:05d}-of-00003{ending}.csv" for number in range(3)]
+    validation = write(tmp_path / "d" / "validation.csv", ROWS)
+    for part in parts[::2]:
+        write(part, ROWS)
+    says = rf"(?s)parts of the split 'train' are missing.*2 of 3 parts.*{tmp_path}.*copy the missing parts"
+    with pytest.raises(DataError, match=says):
+        find_source(SST2, str(tmp_path / "d"))
+    write(parts[1], ROWS)
+    assert find_source(SST2, str(tmp_path / "d")).files["train"] == tuple(parts)
+
+    own = tmp_path / "train"
+    own.mkdir()
+    parts[0].rename(own / parts[0].name)
+    with pytest.raises(DataError, match=r"parts of the split 'train' are missing: found 1 of 3 parts"):
+        find_source(SST2, {"train": str(own), "validation": str(validation)})
+    named = find_source(SST2, {"train": str(own / parts[0].name), "validation": str(validation)})
+    assert len(named.files["train"]) == 1, "whoever names a part means it"
+
+
+def test_a_part_that_is_there_twice_does_not_stand_for_another(tmp_path):
+    for name in ("train-00000-of-00002-aaaa", "train-00000-of-00002-bbbb", "validation"):
+        write(tmp_path / f"{name}.parquet", ROWS)
+    with pytest.raises(DataError, match="1 of 2 parts in 2 files"):
+        find_source(SST2, str(tmp_path))
 
 
 def test_a_split_in_two_forms_is_refused(tmp_path):
     for ending in ("csv", "tsv"):
         (tmp_path / f"train.{ending}").write_text("text,label\na,0\nb,1\n")
-    with pytest.raises(DataError, match="more than one form"):
+    with pytest.raises(DataError, match="more than one type"):
         find_source(task_named("sst2"), str(tmp_path))

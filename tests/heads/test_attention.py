@@ -41,8 +41,8 @@ def test_entropy_is_that_of_the_models_own_maps(name):
     measured = measure_heads(model, family.batch())
     with torch.no_grad():
         own = [own_entropy(layer_map) for layer_map in family.maps(model)]
-    assert measured["entropy"] == pytest.approx(own, rel=1e-4)
-    even = measure_heads(family.model(), family.batch())["entropy"]
+    assert measured.entropy == pytest.approx(own, rel=1e-4)
+    even = measure_heads(family.model(), family.batch()).entropy
     assert min(own) < min(even) - 0.01, "attention is uneven enough to tell a mistake"
 
 
@@ -56,11 +56,11 @@ def test_padding_neither_asks_nor_is_looked_at(name):
     measured = measure_heads(model, inputs)
     with torch.no_grad():
         maps = model(**inputs, output_attentions=True).attentions
-    assert measured["entropy"] == pytest.approx([own_entropy(one, mask.bool()) for one in maps], rel=1e-4)
+    assert measured.entropy == pytest.approx([own_entropy(one, mask.bool()) for one in maps], rel=1e-4)
     other = {"input_ids": tokens.where(mask.bool(), 5), "attention_mask": mask}
     again = measure_heads(model, other)
     for one in ("entropy", "logit_spread"):
-        assert again[one] == pytest.approx(measured[one], rel=1e-4), "whatever stands where there is nothing"
+        assert getattr(again, one) == pytest.approx(getattr(measured, one), rel=1e-4), "padding tokens do not matter"
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -83,7 +83,7 @@ def test_spread_is_that_of_the_logits(causal):
                 for i in range(length):
                     logits += [query[i] @ key[j] / math.sqrt(6) for j in range(i + 1 if causal else length)]
         expected.append(torch.stack(logits).std(correction=0).item())
-    assert measure_heads(model, inputs)["logit_spread"] == pytest.approx(expected, rel=1e-4)
+    assert measure_heads(model, inputs).logit_spread == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
@@ -94,15 +94,15 @@ def test_every_family_is_measured_or_said_to_be_none(family):
     projections = find_projections(model)
     for role in ("q", "k"):
         heads = [projection.num_heads for projection in projections if projection.role == role]
-        assert [len(row) for row in measured["norm"][role]] == heads
-        assert max(max(row) for row in measured["deviation"][role]) < 1e-5
+        assert [len(row) for row in measured.norm[role]] == heads
+        assert max(max(row) for row in measured.deviation[role]) < 1e-5
         dims = [projection.head_dim for projection in projections if projection.role == role]
-        for row, dim in zip(measured["norm"][role], dims, strict=True):
+        for row, dim in zip(measured.norm[role], dims, strict=True):
             assert row == pytest.approx([math.sqrt(dim)] * len(row), rel=1e-5)
-    for values in (measured["logit_spread"], measured["entropy"]):
+    for values in (measured.logit_spread, measured.entropy):
         assert len(values) == family.num_layers
         if family.name in WITHOUT:
-            assert values == [None] * family.num_layers
+            assert values == (None,) * family.num_layers
         else:
             assert all(value > 0 for value in values)
 
@@ -118,7 +118,7 @@ def test_it_is_known_which_attention_looks_back_only(family):
                 projection.weight_rows(head).zero_()
                 if projection.has_bias:
                     projection.bias_rows(head).zero_()
-    measured = measure_heads(model, family.batch())["entropy"]
+    measured = measure_heads(model, family.batch()).entropy
     expected = [(one > 0).sum(-1).double().log().mean().item() for one in maps]
     assert measured == pytest.approx(expected, rel=1e-5)
 
@@ -156,7 +156,7 @@ def test_the_scale_of_the_control_is_seen_in_the_logits():
         for seed in range(6):
             model = family.model()
             oelm.apply(model, init="gaussian", scale=scale, freeze="qk", seed=seed)
-            spreads.append(measure_heads(model, family.batch())["logit_spread"][0])
+            spreads.append(measure_heads(model, family.batch()).logit_spread[0])
         wanted[scale] = spreads
     # The same draw, scaled: seed by seed the ratio is exact.
     for small, unit in zip(wanted[0.02], wanted["unit"], strict=True):
@@ -166,9 +166,9 @@ def test_the_scale_of_the_control_is_seen_in_the_logits():
 def test_numbers_have_six_digits():
     measured = measure_heads(BY_NAME["bert"].model(), BY_NAME["bert"].batch())
     values = [
-        *measured["entropy"],
-        *measured["logit_spread"],
-        *measured["norm"]["q"][0],
-        *measured["deviation"]["k"][1],
+        *measured.entropy,
+        *measured.logit_spread,
+        *measured.norm["q"][0],
+        *measured.deviation["k"][1],
     ]
     assert all(float(f"{value:.6g}") == value for value in values)

@@ -37,15 +37,15 @@ def test_a_good_model_passes_at_every_stage(family):
     family.loss(model).backward()
     audit = applied.audit(optimizer=optimizer)
     assert audit.ok
-    assert "have one" in audit.looked_at["gradients"]
+    assert "have one" in audit.examined["gradients"]
     optimizer.step()
     audit = applied.audit(optimizer=optimizer)
     assert audit.check() is audit
-    assert set(audit.looked_at) == {
+    assert set(audit.examined) == {
         "counts",
         "frozen bits",
         "geometry",
-        "learning",
+        "requires_grad",
         "task head",
         "gradients",
         "optimizer",
@@ -58,13 +58,13 @@ def test_a_good_model_passes_at_every_stage(family):
 @pytest.mark.parametrize("what", ["one bit", "one bias"])
 def test_frozen_moved(family, what):
     _, applied = treated(family)
-    region = next(r for r in applied.frozen if r.kind == ("weight" if what == "one bit" else "bias"))
-    row = region.rows(1)
+    param_slice = next(r for r in applied.frozen if r.kind == ("weight" if what == "one bit" else "bias"))
+    row = param_slice.rows(1)
     row.view(torch.int32).view(-1)[3] ^= 1  # the last bit of one number
     audit = applied.audit()
     assert codes(audit) == {"FROZEN-MOVED"}
     (finding,) = audit.findings
-    assert finding.where == region.key
+    assert finding.where == param_slice.key
     assert finding.expected != finding.measured
     with pytest.raises(oelm.AuditFailed, match=r"1 finding\b.*\n.*FROZEN-MOVED"):
         audit.check()
@@ -74,13 +74,13 @@ def test_frozen_moved(family, what):
 @both
 def test_every_finding_is_listed(family):
     _, applied = treated(family)
-    for region in applied.frozen:
-        region.rows(0).add_(1.0)
+    for param_slice in applied.frozen:
+        param_slice.rows(0).add_(1.0)
     audit = applied.audit()
     assert len(audit.findings) == len(applied.frozen)
     with pytest.raises(oelm.AuditFailed) as error:
         audit.check()
-    assert all(region.key in str(error.value) for region in applied.frozen)
+    assert all(param_slice.key in str(error.value) for param_slice in applied.frozen)
 
 
 def test_a_weight_cast_after_apply_is_a_finding():
@@ -95,9 +95,9 @@ def test_a_weight_cast_after_apply_is_a_finding():
 def test_not_orthonormal_and_wrong_scale(family):
     """Geometry is judged by the weights themselves, not by the promise that they were written."""
     _, applied = treated(family)
-    region = next(r for r in applied.frozen if r.kind == "weight")
-    region.rows(2)[0].mul_(1.5)
-    applied.hashes_at_apply[region.key] = applied.frozen_hashes[region.key] = region.sha256()
+    param_slice = next(r for r in applied.frozen if r.kind == "weight")
+    param_slice.rows(2)[0].mul_(1.5)
+    applied.hashes_at_apply[param_slice.key] = applied.frozen_hashes[param_slice.key] = param_slice.sha256()
     audit = applied.audit()
     assert codes(audit) == {"NOT-ORTHONORMAL", "WRONG-SCALE"}
     assert all("layer 0, head 2" in finding.where for finding in audit.findings)
@@ -105,9 +105,9 @@ def test_not_orthonormal_and_wrong_scale(family):
 
 def test_scale_of_a_matched_treatment():
     _, applied = treated(BERT, scale="match")
-    region = next(r for r in applied.frozen if r.kind == "weight")
-    region.rows(2).mul_(1.5)
-    applied.hashes_at_apply[region.key] = applied.frozen_hashes[region.key] = region.sha256()
+    param_slice = next(r for r in applied.frozen if r.kind == "weight")
+    param_slice.rows(2).mul_(1.5)
+    applied.hashes_at_apply[param_slice.key] = applied.frozen_hashes[param_slice.key] = param_slice.sha256()
     assert codes(applied.audit()) == {"WRONG-SCALE"}
 
 
@@ -133,7 +133,7 @@ def test_tied_lm_head_frozen():
 
 
 @both
-def test_something_else_stopped_or_began_to_learn(family):
+def test_requires_grad_of_something_else_changed(family):
     model, applied = treated(family)
     name, parameter = next((n, p) for n, p in model.named_parameters() if "LayerNorm" in n or "ln_1" in n)
     parameter.requires_grad_(False)
@@ -194,7 +194,7 @@ def test_not_moved(family):
     assert len(findings) == 1
 
 
-def test_steps_of_plain_sgd_leave_no_trace_but_can_be_said():
+def test_steps_of_plain_sgd_leave_no_state_but_can_be_declared():
     model, applied = treated(BERT)
     optimizer = torch.optim.SGD(learning(model), lr=0.0)
     BERT.loss(model).backward()
@@ -204,7 +204,7 @@ def test_steps_of_plain_sgd_leave_no_trace_but_can_be_said():
 
 
 @both
-def test_counts_follow_layers_given_back(family):
+def test_counts_follow_unfrozen_layers(family):
     model, applied = treated(family)
     frozen = applied.counts.frozen
     applied.unfreeze(layers="last:0.5")
@@ -216,12 +216,12 @@ def test_counts_follow_layers_given_back(family):
     with pytest.raises(oelm.TreatmentError, match="frozen again"):
         applied.refreeze()
     applied.unfreeze()
-    with pytest.raises(oelm.TreatmentError, match="holds none of them frozen"):
+    with pytest.raises(oelm.TreatmentError, match="none of them is frozen"):
         applied.unfreeze()
 
 
 @both
-def test_a_layer_given_back_must_move_too(family):
+def test_an_unfrozen_layer_must_move_too(family):
     model, applied = treated(family)
     optimizer = adamw(learning(model))
     given = applied.unfreeze(layers=[1], optimizer=optimizer)
@@ -237,7 +237,7 @@ def test_a_layer_given_back_must_move_too(family):
 
 
 @both
-def test_a_layer_taken_back_loses_its_gradient(family):
+def test_a_layer_frozen_again_loses_its_gradient(family):
     model, applied = treated(family)
     applied.unfreeze()
     family.loss(model).backward()
@@ -246,7 +246,7 @@ def test_a_layer_taken_back_loses_its_gradient(family):
     applied.audit().check()
 
 
-def test_the_schedule_gives_layers_back():
+def test_the_schedule_unfreezes_layers():
     model, applied = treated(BERT, unfreeze={"start": 0.5, "end": 1.0})
     optimizer = adamw(learning(model))
     assert applied.advance(0.4, optimizer=optimizer) == []

@@ -65,8 +65,8 @@ def test_a_training_is_audited_at_the_start_at_every_save_and_at_the_end(family,
     run.train()
     assert len(audits) == 4  # start, step 3, step 6, end
     assert all(audit.ok for audit in audits)
-    assert all("optimizer" in audit.looked_at for audit in audits)
-    assert ["movement" in audit.looked_at for audit in audits] == [False, True, True, True]
+    assert all("optimizer" in audit.examined for audit in audits)
+    assert ["movement" in audit.examined for audit in audits] == [False, True, True, True]
     # and what Trainer saved is a vanilla checkpoint
     plain = type(applied.model).from_pretrained(tmp_path / "checkpoint-6", attn_implementation="eager")
     assert list(plain.state_dict()) == list(applied.model.state_dict())
@@ -107,16 +107,16 @@ def test_a_wrong_optimizer_fails_at_the_start(family, tmp_path):
 
 
 def test_the_schedule_is_followed(family, tmp_path):
-    """Half-way through, layer 1 is given back and learns, under Trainer's own learning-rate schedule."""
+    """Half-way through, layer 1 is unfrozen and trained, under Trainer's own learning-rate schedule."""
     applied = oelm.apply(
         family.model(), init="orthogonal", freeze="qk", unfreeze=oelm.Unfreeze(start=0.5, end=1.0, order="top-down")
     )
-    before = {region.key: region.sha256() for region in applied.regions}
+    before = {param_slice.key: param_slice.sha256() for param_slice in applied.slices}
     run = trainer(family, applied, tmp_path)
     run.train()
-    moved = {r.projection.layer for r in applied.regions if r.kind == "weight" and r.sha256() != before[r.key]}
+    moved = {r.projection.layer for r in applied.slices if r.kind == "weight" and r.sha256() != before[r.key]}
     assert moved == {1}
-    assert {region.projection.layer for region in applied.frozen} == {0}
+    assert {param_slice.projection.layer for param_slice in applied.frozen} == {0}
 
 
 def test_gradient_accumulation_and_checkpointing(family, tmp_path):

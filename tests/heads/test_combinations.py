@@ -36,13 +36,13 @@ def test_every_combination_trains_and_passes_its_audit(name):
         optimizer.step()
         audit = applied.audit(optimizer=optimizer)
         assert audit.ok, f"{fields}\n{audit}"
-        roles = {region.projection.role for region in applied.frozen if region.kind == "weight"}
+        roles = {param_slice.projection.role for param_slice in applied.frozen if param_slice.kind == "weight"}
         assert roles == {role for role in ("q", "k") if role in fields["freeze"]}
-        biases = [region for region in applied.frozen if region.kind == "bias"]
+        biases = [param_slice for param_slice in applied.frozen if param_slice.kind == "bias"]
         assert bool(biases) == (
-            fields["freeze"] != "none" and fields["bias"] == "freeze" and any(r.kind == "bias" for r in applied.regions)
+            fields["freeze"] != "none" and fields["bias"] == "freeze" and any(r.kind == "bias" for r in applied.slices)
         )
-        assert {r.projection.layer for r in applied.regions} == ({0, 1} if fields["layers"] == "all" else {1})
+        assert {r.projection.layer for r in applied.slices} == ({0, 1} if fields["layers"] == "all" else {1})
     assert len(COMBINATIONS) == 224
 
 

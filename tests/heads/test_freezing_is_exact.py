@@ -44,8 +44,8 @@ def train(family: Family, model: nn.Module, optimizer: torch.optim.Optimizer, *,
 def check_frozen_and_moved(applied: oelm.Applied, optimizer: torch.optim.Optimizer) -> None:
     audit = applied.audit(optimizer=optimizer, stepped=True)
     audit.check()
-    assert "movement" in audit.looked_at
-    assert not any(optimizer.state.get(region.parameter) for region in applied.frozen)
+    assert "movement" in audit.examined
+    assert not any(optimizer.state.get(param_slice.parameter) for param_slice in applied.frozen)
 
 
 @some_families
@@ -104,8 +104,8 @@ def test_averaged_copies(family):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["oelm-gpt", "gpt2"])
-def test_compiled_models_freeze_and_give_back(name):
-    """`torch.compile` traced while a layer was frozen: given back afterwards, the layer really trains."""
+def test_compiled_models_freeze_and_unfreeze(name):
+    """`torch.compile` traced while a layer was frozen: unfrozen afterwards, the layer really trains."""
     family = next(f for f in FAMILIES if f.name == name)
     model, applied = treated(family)
     model.config.use_cache = False
@@ -142,7 +142,7 @@ dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_
 family = next(f for f in FAMILIES if f.name == name)
 model = family.model()
 applied = oelm.apply(model, init="orthogonal", freeze="qk", seed=4)
-frozen = {region.key: region.sha256() for region in applied.frozen}
+frozen = {param_slice.key: param_slice.sha256() for param_slice in applied.frozen}
 wrapped = DistributedDataParallel(model)  # and no find_unused_parameters
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
 for step in range(3):
@@ -153,7 +153,7 @@ for step in range(3):
     optimizer.step()
     optimizer.zero_grad()
 applied.audit(optimizer=optimizer).check()
-assert {region.key: region.sha256() for region in applied.frozen} == frozen
+assert {param_slice.key: param_slice.sha256() for param_slice in applied.frozen} == frozen
 both = [None, None]
 dist.all_gather_object(both, {n: oelm.heads.applied.fingerprint(p) for n, p in model.named_parameters()})
 assert both[0] == both[1], "ranks differ"
@@ -162,7 +162,7 @@ assert both[0] == both[1], "ranks drew different reservoirs"
 dist.barrier()
 dist.destroy_process_group()
 print("ok", flush=True)
-# All is done and said. gloo's threads may outlive the interpreter and abort it ("terminate called without an active
+# Everything is printed. gloo's threads may outlive the interpreter and abort it ("terminate called without an active
 # exception"), which says nothing about the training.
 os._exit(0)
 """
@@ -194,11 +194,11 @@ def test_two_processes(name, tmp_path):
 @some_families
 def test_biases_may_learn(family):
     model, applied = treated(family, bias="train")
-    biases = [region for region in applied.regions if region.kind == "bias"]
-    assert all(region.parameter.requires_grad for region in biases)
-    assert {region.kind for region in applied.frozen} == {"weight"}
+    biases = [param_slice for param_slice in applied.slices if param_slice.kind == "bias"]
+    assert all(param_slice.parameter.requires_grad for param_slice in biases)
+    assert {param_slice.kind for param_slice in applied.frozen} == {"weight"}
     optimizer = OPTIMIZERS["adamw"](learning(model))
-    before = {region.key: region.copy() for region in biases}
+    before = {param_slice.key: param_slice.copy() for param_slice in biases}
     train(family, model, optimizer)
     check_frozen_and_moved(applied, optimizer)
     assert all(not torch.equal(r.copy(), before[r.key]) for r in biases if r.projection.role == "q")

@@ -60,7 +60,9 @@ def teach(arrangement):
 
 def test_a_new_architecture_is_taught_and_proven():
     model = MyModel()
-    with pytest.raises(oelm.UnknownLayout, match=r"no Q/K layout is known for MyModel[\s\S]*vqk[\s\S]*register_layout"):
+    with pytest.raises(
+        oelm.UnknownLayout, match=r"no Q/K layout registered for MyModel[\s\S]*vqk[\s\S]*register_layout"
+    ):
         oelm.find_heads(model)
     teach(lambda role, head, heads, key_heads: key_heads + head + (0 if role == "q" else heads))
     oelm.prove_layout(model, maps=my_maps)
@@ -78,7 +80,7 @@ def test_a_wrong_layout_is_found_out(wrong):
     teach(wrong)
     model = MyModel()
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    with pytest.raises(oelm.UnknownLayout, match=r"disturbing head 0 of 'q' changed the attention of heads"):
+    with pytest.raises(oelm.UnknownLayout, match=r"perturbing head 0 of 'q' changed the attention of heads"):
         oelm.prove_layout(model, maps=my_maps)
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in state.items())
 
@@ -100,7 +102,7 @@ def test_queries_taken_for_keys_are_found_out():
         head_dim="head_size",
         arrangement=lambda role, head, heads, key_heads: 3 * head + (1 if role == "q" else 0),
     )
-    with pytest.raises(oelm.UnknownLayout, match="said to be 'q' act as 'k'"):
+    with pytest.raises(oelm.UnknownLayout, match="registered as 'q' act as 'k'"):
         oelm.prove_layout(model, inputs)
 
 
@@ -119,7 +121,7 @@ def test_codegen_can_be_taught():
     oelm.register_layout(name, query="qkv_proj", key="qkv_proj", arrangement=part_by_part)
     oelm.prove_layout(model, inputs)
     oelm.register_layout(name, query="qkv_proj", key="qkv_proj", arrangement="stacked")
-    with pytest.raises(oelm.UnknownLayout, match="disturbing head"):
+    with pytest.raises(oelm.UnknownLayout, match="perturbing head"):
         oelm.prove_layout(model, inputs)
 
 
@@ -128,7 +130,7 @@ def test_codegen_can_be_taught():
     [
         ({"query": "a", "key": "b", "arrangement": "stacked"}, "does not fit"),
         ({"query": "a", "key": "a"}, "does not fit"),
-        ({"query": "a", "key": "a", "arrangement": "sideways"}, r"is not known[\s\S]*interleaved"),
+        ({"query": "a", "key": "a", "arrangement": "sideways"}, r"unknown arrangement[\s\S]*interleaved"),
     ],
 )
 def test_what_cannot_be_taught(fields, says):
@@ -139,7 +141,7 @@ def test_what_cannot_be_taught(fields, says):
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"head_dim": "rows_of_a_hat"}, "should be the rows of a head"),
+        ({"head_dim": "rows_of_a_hat"}, "must be the number of rows per head"),
         ({"key_heads": "rows_of_a_head"}, "cannot be 0 query, 4 key"),
     ],
 )
@@ -157,3 +159,23 @@ def test_deberta_v1_is_not_taken_for_v2():
     )
     with pytest.raises(oelm.UnknownLayout, match="model type 'deberta'"):
         oelm.find_heads(transformers.DebertaModel(config))
+
+
+@pytest.mark.parametrize(
+    ("name", "query"),
+    [
+        ("distilbert.modeling_distilbert.MultiHeadSelfAttention", "q_lin"),
+        ("vit.modeling_vit.ViTSelfAttention", "query"),
+    ],
+)
+def test_classes_of_older_transformers_have_their_layouts(name, query):
+    """Their variants for other ways to compute attention are subclasses. `make compat` proves the rows for real."""
+    module, _, cls = f"transformers.models.{name}".rpartition(".")
+    older = type(cls, (nn.Module,), {"__module__": module})
+    variant = type("SdpaAttention", (older,), {})
+    assert layouts.layout_of(older()).query == layouts.layout_of(variant()).query == query
+
+
+def test_a_wrapper_of_older_transformers_is_not_taken_for_the_attention():
+    wrapper = type("ViTAttention", (nn.Module,), {"__module__": "transformers.models.vit.modeling_vit"})
+    assert layouts.layout_of(wrapper()) is None

@@ -44,7 +44,7 @@ def test_the_base_weight_is_treated(name, targets, task):
         optimizer.step()
         optimizer.zero_grad()
     applied.audit(optimizer=optimizer).check()
-    with pytest.raises(oelm.TreatmentError, match="holds none of them frozen"):
+    with pytest.raises(oelm.TreatmentError, match="none of them is frozen"):
         applied.unfreeze()  # PEFT froze the base, not the treatment
     applied.undo()
     assert {name for name, p in model.named_parameters() if p.requires_grad} == trainable
@@ -53,7 +53,7 @@ def test_the_base_weight_is_treated(name, targets, task):
 def test_merging_keeps_the_treated_weights():
     _, model = wrapped("gpt2", ["c_proj"], "CAUSAL_LM")
     applied = oelm.apply(model, init="orthogonal", freeze="qk")
-    hashes = {region.key: region.sha256() for region in applied.regions}
+    hashes = {param_slice.key: param_slice.sha256() for param_slice in applied.slices}
     merged = model.merge_and_unload()
     again = oelm.find_heads(merged)
     assert {view.name for view in again} == {key.split("[")[0] for key in hashes if "weight" in key}
@@ -62,7 +62,7 @@ def test_merging_keeps_the_treated_weights():
 
 def test_saving_the_adapter_alone_is_refused(tmp_path):
     _, model = wrapped("bert", ["value"], "SEQ_CLS")
-    with pytest.raises(oelm.ModelError, match=r"lose the treated weights[\s\S]*merge_and_unload"):
+    with pytest.raises(oelm.ModelError, match=r"weights would be lost[\s\S]*merge_and_unload"):
         oelm.apply(model, init="orthogonalize", freeze="qk").save_pretrained(tmp_path)
 
 
@@ -84,6 +84,6 @@ def test_a_fused_weight_that_learns_below_an_adapter_is_refused():
 
 def test_the_table_says_that_an_adapter_still_learns():
     _, model = wrapped("llama", ["q_proj", "v_proj"], "CAUSAL_LM")
-    assert "adapters on q learn" in str(oelm.apply(model, init="orthogonal", freeze="qk"))
+    assert "adapters on q are trainable" in str(oelm.apply(model, init="orthogonal", freeze="qk"))
     _, model = wrapped("llama", ["v_proj"], "CAUSAL_LM")
     assert "adapters" not in str(oelm.apply(model, init="orthogonal", freeze="qk"))

@@ -24,9 +24,9 @@ def test_parts_join_to_the_fused_tensor(flags, rows):
     assert torch.equal(plan.join(reservoir.mT, rest.mT, dim=-1), fused.mT)
     assert len(reservoir) == sum(flags) * rows
     for row in range(len(fused)):
-        in_reservoir, place = plan.place(row)
+        in_reservoir, index = plan.locate(row)
         assert in_reservoir == flags[row // rows]
-        assert torch.equal((reservoir if in_reservoir else rest)[place], fused[row])
+        assert torch.equal((reservoir if in_reservoir else rest)[index], fused[row])
 
 
 @pytest.mark.parametrize(

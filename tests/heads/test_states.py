@@ -32,17 +32,17 @@ def steps(family, model, number=2):
         {"init": "keep", "freeze": "qk"},
     ],
 )
-def test_undo_after_training_gives_back_queries_and_keys(family, fields):
-    """Weights and biases, also those that learnt, and those given back on the way."""
+def test_undo_after_training_restores_queries_and_keys(family, fields):
+    """Weights and biases, also those that were trained, and those unfrozen on the way."""
     model = family.model()
     applied = oelm.apply(model, **fields)
     if fields.get("freeze") == "qk":
         applied.unfreeze(layers=[1])
     steps(family, model)
     applied.undo()
-    plain = oelm.apply(family.model())  # untreated, for its regions
+    plain = oelm.apply(family.model())  # untreated, for its slices
     again = oelm.apply(model)
-    for mine, theirs in zip(again.regions, plain.regions, strict=True):
+    for mine, theirs in zip(again.slices, plain.slices, strict=True):
         assert torch.equal(mine.copy(), theirs.copy()), mine.key
 
 
@@ -57,7 +57,7 @@ def test_undo_leaves_alone_what_was_added_since():
 def test_layers_cannot_be_treated_one_after_the_other():
     model = GPT2.model()
     oelm.apply(model, freeze="qk", layers=[0])
-    with pytest.raises(oelm.ModelError, match="treated already"):
+    with pytest.raises(oelm.ModelError, match="already treated"):
         oelm.apply(model, freeze="qk", layers=[1])
 
 
@@ -89,21 +89,21 @@ def test_torch_encoder_with_padding_in_evaluation():
 def test_a_frozen_tensor_made_to_learn_is_not_saved(family, tmp_path):
     applied = oelm.apply(family.model(), freeze="qk")
     applied.frozen[0].parameter.requires_grad_(True)
-    with pytest.raises(oelm.AuditFailed, match="began to learn"):
+    with pytest.raises(oelm.AuditFailed, match="become trainable"):
         applied.save_pretrained(tmp_path)
 
 
 @both
-@pytest.mark.parametrize("how", ["never frozen", "given back", "taken again"])
+@pytest.mark.parametrize("how", ["never frozen", "unfrozen", "frozen again"])
 def test_what_was_trained_before_saving_is_not_asked_to_be_orthonormal(family, how, tmp_path):
-    from oelm.heads.folder import audit_folder
+    from oelm.heads.audit import audit_folder
 
     model = family.model()
     applied = oelm.apply(model, init="orthogonal", freeze="none" if how == "never frozen" else "qk")
     if how != "never frozen":
         applied.unfreeze(layers=[1])
     steps(family, model)
-    if how == "taken again":
+    if how == "frozen again":
         applied.refreeze(layers=[1])
     applied.audit().check()
     applied.save_pretrained(tmp_path)
@@ -128,7 +128,7 @@ def test_a_record_that_says_less_than_its_treatment_is_refused(tmp_path, change)
         oelm.from_pretrained(tmp_path)
 
 
-def test_layers_given_back_join_the_group_of_their_own_attention():
+def test_unfrozen_layers_join_the_group_of_their_own_attention():
     """Not that of the head, though it holds matrices too and comes first."""
     model = BERT.model()
     applied = oelm.apply(model, freeze="qk")
@@ -158,7 +158,7 @@ def test_small_steps_in_low_precision_are_no_finding():
 
 def test_a_default_device_does_not_matter():
     model = BERT.model()
-    with torch.device("meta"):  # stands for any device that is not the CPU
+    with torch.device("meta"):  # any device that is not the CPU
         for init in ("orthogonalize", "orthogonal", "identity", "polar", "gaussian"):
             applied = oelm.apply(model, init=init, freeze="qk")
             applied.audit().check()
@@ -166,7 +166,7 @@ def test_a_default_device_does_not_matter():
         assert len(oelm.orthonormality(model)) == 16
 
 
-def test_weights_that_are_not_finite_can_be_looked_at():
+def test_weights_that_are_not_finite_can_be_measured():
     model = BERT.model()
     oelm.find_heads(model)[0].weight[0, 0] = float("nan")
     assert oelm.orthonormality(model)[0].norm != oelm.orthonormality(model)[0].norm
@@ -179,6 +179,6 @@ def test_separate_matrices_with_swapped_names_are_found_out(monkeypatch):
     family = next(f for f in FAMILIES if f.name == "gptj")
     model = family.model()
     oelm.register_layout(transformers.models.gptj.modeling_gptj.GPTJAttention, query="k_proj", key="q_proj")
-    with pytest.raises(oelm.UnknownLayout, match="said to be 'q' act as 'k'"):
+    with pytest.raises(oelm.UnknownLayout, match="registered as 'q' act as 'k'"):
         oelm.prove_layout(model, maps=family.maps)
     layouts._layouts["transformers.models.gptj.modeling_gptj.GPTJAttention"].pop(0)

@@ -13,7 +13,7 @@
 #SBATCH --exclusive
 #SBATCH --comment='two words # not one'
 
-# A cell is one training, and one task of this array. Written by oelm compare --on slurm.
+# A cell is one training, and one task of this array. Written by oelm run --on slurm.
 cells=(
     baseline/tune/optimizer.lr=0.0001/seed-100
     baseline/seed-0
@@ -29,7 +29,7 @@ module load python/3.11 cuda/12 || exit 2
 # Slurm tells this shell; the cell then writes its checkpoint and leaves.
 trap 'kill -USR1 $! 2>/dev/null' USR1
 trap 'kill -TERM $! 2>/dev/null' TERM
-oelm train runs/tiny/study.json --cell "$cell" --out runs &
+oelm run runs/tiny/study.json --cell "$cell" --out runs &
 worker=$!
 while kill -0 "$worker" 2>/dev/null; do
     wait "$worker" # until it ends, or a signal comes

@@ -26,12 +26,12 @@ def test_two_processes_do_what_one_does_with_half_of_it_each(tmp_path, env):
     config = transformers.GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=32)
     config.architectures = ["GPT2LMHeadModel"]
     config.save_pretrained(tmp_path / "gpt2")
-    model = {"name": str(tmp_path / "gpt2"), "scratch": True, "dropout": 0.0}
+    model = {"name": str(tmp_path / "gpt2"), "from_scratch": True, "dropout": 0.0}
     content = tiny_study.language_study(tmp_path, max_length=16, model=model, batch={"size": 5, "accumulate": 2})
     content["seeds"] = [0]
     study = tiny_study.write_study(tmp_path, content)
     for out, more in (("one", FSDP), ("two", [*FSDP, *TWO])):
-        done = run("compare", study, "--arms", "oelm-freeze", "--out", out, *more, env=env, cwd=tmp_path)
+        done = run("run", study, "--arm", "oelm-freeze", "--out", out, *more, env=env, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     one, two = (tmp_path / out / "tiny" / "oelm-freeze" / "seed-0" for out in ("one", "two"))
     check_same(one, two)
@@ -61,7 +61,7 @@ def test_a_cell_goes_on_however_many_train_it(tmp_path, env):
     """One begins it, two go on with it in shards, and one finishes it: each goes on from what others have written."""
     recipe = {"batch": {"size": 7, "accumulate": 8}, "budget": {"steps": 60}}
     study = make(tmp_path, **recipe, evaluate={"every": 20}, checkpoint={"every": 60})
-    words = ["compare", study, "--arms", "oelm-freeze"]
+    words = ["run", study, "--arm", "oelm-freeze"]
     whole = run(*words, "--out", "whole", env=env, cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     cell = tmp_path / "runs" / "tiny" / "oelm-freeze" / "seed-0"
@@ -84,7 +84,7 @@ def test_what_is_refused(tmp_path):
     study = make(tmp_path)
     with pytest.raises(oelm.StudyError, match=r"recipe\.parallel +'fsdb' is not known; did you mean 'fsdp'"):
         oelm.load_study(study, ["recipe.parallel=fsdb"])
-    given_back = ["arms.oelm-freeze.unfreeze={start: 0.4, end: 0.6}"]
-    assert oelm.load_study(study, given_back).recipe.parallel == "ddp"
+    unfrozen = ["arms.oelm-freeze.unfreeze={start: 0.4, end: 0.6}"]
+    assert oelm.load_study(study, unfrozen).recipe.parallel == "ddp"
     with pytest.raises(oelm.StudyError, match=r"arms\.oelm-freeze\.unfreeze +does not go with recipe\.parallel 'fsdp'"):
-        oelm.load_study(study, [*given_back, "recipe.parallel=fsdp"])
+        oelm.load_study(study, [*unfrozen, "recipe.parallel=fsdp"])

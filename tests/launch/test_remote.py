@@ -20,18 +20,20 @@ import tiny_study
 from cluster.real_sshd import real_sshd, why_no_small_disk, why_not
 from made_runs import make_runs, study_of
 from oelm.errors import LaunchError
-from oelm.launch import cargo, environment, remote
-from oelm.launch.cargo import carry, project_of
-from oelm.launch.cluster import Cluster, SshDefaults
-from oelm.launch.environment import ready_environment
-from oelm.launch.jobs import Job
-from oelm.launch.place import place_from
-from oelm.launch.remote import fetch, launch, rows, show_log, stop
-from oelm.launch.ssh import ask, is_full, machine_at
-from oelm.records.standing import status_of
-from oelm.records.store import write_json
+from oelm.launch.backends.cluster import Cluster
+from oelm.launch.backends.ssh import remote, upload, venv
+from oelm.launch.backends.ssh.address import parse_address
+from oelm.launch.backends.ssh.backend import SshBackend
+from oelm.launch.backends.ssh.fetch import fetch_records
+from oelm.launch.backends.ssh.host import run_remote, says_disk_full, ssh_host
+from oelm.launch.backends.ssh.options import SshOptions
+from oelm.launch.backends.ssh.remote import fetch_status, stop_remote, stream_log
+from oelm.launch.backends.ssh.upload import Package, find_project, sync_project
+from oelm.launch.backends.ssh.venv import ensure_venv
+from oelm.launch.study_run import open_run, write_study
+from oelm.runs.jobs import Job
+from oelm.runs.status import read_state
 from oelm.study.load import load_study
-from oelm.study.plan import cells
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 
@@ -48,7 +50,7 @@ def sshd(tmp_path_factory):
 
 @pytest.fixture
 def cluster(sshd):
-    return Cluster(venv=sys.prefix, ssh=SshDefaults(config=str(sshd.config)))
+    return Cluster(venv=sys.prefix, ssh=SshOptions(config=str(sshd.config)))
 
 
 @pytest.fixture
@@ -69,26 +71,17 @@ def project(tmp_path, monkeypatch):
 
 
 class Launches:
-    """Launches a study as `oelm compare --on` does, and remembers what was told."""
+    """Submits a study as `oelm run --on` does, without a preflight, and remembers the messages."""
 
-    def __init__(self, place, cluster, out):
-        self.place, self.cluster, self.out = place_from(place), cluster, out
-        self.told = []
+    def __init__(self, address, cluster, out):
+        self.backend, self.out = SshBackend(on=address, cluster=cluster), out
+        self.messages = []
 
-    def __call__(self, study, **options):
-        file = self.out / study.name / "study.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, study.to_dict())
-        return launch(
-            study,
-            study_file=file,
-            place=self.place,
-            out=self.out,
-            cells=[str(cell) for cell in cells(study)],
-            **{"arms": None, "seeds": None, "workers": None, **options},
-            cluster=self.cluster,
-            told=self.told.append,
-        )
+    def __call__(self, study, **picked):
+        study_run = open_run(study, out=self.out, **picked)
+        write_study(study_run)
+        facts = self.backend.submit(study_run, log=self.messages.append)
+        return replace(study_run.job(self.backend), facts=facts)
 
 
 def eventually(what, *, seconds=300):
@@ -124,11 +117,11 @@ def test_a_study_goes_on_alone_is_stopped_goes_on_and_comes_back_with_the_same_b
     assert job.on == sshd.address(there)
 
     def row(job):
-        return next(row for row in rows(job, cluster) if row["cell"] == name)
+        return next(row for row in fetch_status(job, cluster) if row["cell"] == name)
 
     sshd.stop()
     with pytest.raises(LaunchError, match=r"127\.0\.0\.1 cannot be reached"):
-        rows(job, cluster)
+        fetch_status(job, cluster)
     assert is_alive(job.facts["pid"]), "it goes on without us"
     sshd.start()
     with pytest.raises(LaunchError, match="tiny is running there already; nothing was started"):
@@ -139,23 +132,23 @@ def test_a_study_goes_on_alone_is_stopped_goes_on_and_comes_back_with_the_same_b
     running = row(job)
     assert (running["state"], running["where"], running["steps"]) == ("running", job.on, 400)
     capfd.readouterr()
-    assert show_log(job, name, follow=False, cluster=cluster) == 0
+    assert stream_log(job, name, follow=False, cluster=cluster) == 0
     assert "400" in capfd.readouterr().out
-    stop(job, None, cluster)
+    stop_remote(job, ["all"], cluster)
     eventually(lambda: not is_alive(job.facts["pid"]))
     assert row(job)["state"] == "stopped"
-    assert fetch(job, out=out, models=False, cluster=cluster, told=pytest.fail) == 0
+    assert fetch_records(job, out=out, models=False, cluster=cluster, log=pytest.fail) == 0
     assert 0 < len(losses(out / "tiny" / name)) < 400
 
     again = start(study, **part)
     eventually(lambda: not is_alive(again.facts["pid"]))
-    assert row(again)["state"] == "done", (there / "runs/tiny/compare.log").read_text()
+    assert row(again)["state"] == "done", (there / "runs/tiny/run.log").read_text()
     for _ in range(2):  # twice is once
-        assert fetch(again, out=out, models=False, cluster=cluster, told=pytest.fail) == 1
+        assert fetch_records(again, out=out, models=False, cluster=cluster, log=pytest.fail) == 1
     carried = json.loads((there / "runs/tiny/study.json").read_text())
     assert Path(carried["recipe"]["data"]["path"]).parent == there / "data"
 
-    oelm.compare(study, out=tmp_path / "local", **part)
+    oelm.run(study, out=tmp_path / "local", **part)
     here, local = out / "tiny" / name, tmp_path / "local/tiny" / name
     one, other = oelm.read_record(here), oelm.read_record(local)
     assert one.status == other.status == "done"
@@ -181,9 +174,11 @@ def files_in(folder):
 
 def carried(machine, there, out, study=None, *, with_oelm=False, running=()):
     there.mkdir(parents=True, exist_ok=True)
-    told = []
+    messages = []
     study = study or {"recipe": {"model": {"name": "oelm-gpt"}, "data": {}}, "arms": {}}
-    return carry(machine, study, to=str(there), out=out, with_oelm=with_oelm, running=running, told=told.append), told
+    return sync_project(
+        machine, study, to=str(there), out=out, with_oelm=with_oelm, running=running, log=messages.append
+    ), messages
 
 
 @pytest.mark.parametrize("in_git", [False, True])
@@ -197,7 +192,7 @@ def test_the_project_is_copied_without_what_is_ignored(sshd, cluster, there, pro
     if in_git:
         subprocess.run(["git", "init", "-q", str(project)], check=True)
         (project / ".git/info/exclude").write_text("odd\\[x\\]\\*.py\n")
-    machine = machine_at(place_from(sshd.address(there)), cluster)
+    machine = ssh_host(parse_address(sshd.address(there)), cluster)
     monkeypatch.chdir(project / "sub")
     there_now, _ = carried(machine, there, Path("../outputs"))
     copy = Path(there_now.folder).parent
@@ -218,10 +213,10 @@ def test_a_home_folder_is_no_project(tmp_path, monkeypatch):
     write(home, work__pyproject_toml="", work__sub__x="", cluster_yaml="")
     (home / "other").mkdir()
     monkeypatch.setenv("HOME", str(home))
-    assert project_of(home / "work" / "sub") == home / "work"
-    assert project_of(home / "other") is None
-    assert project_of(home) is None
-    assert project_of(Path("/")) is None
+    assert find_project(home / "work" / "sub") == home / "work"
+    assert find_project(home / "other") is None
+    assert find_project(home) is None
+    assert find_project(Path("/")) is None
 
 
 def test_data_that_a_study_names_go_with_it(sshd, cluster, there, project, tmp_path):
@@ -238,13 +233,13 @@ def test_data_that_a_study_names_go_with_it(sshd, cluster, there, project, tmp_p
             },
         },
         "arms": {
-            "one": {"init": "keep", "changes": {"optimizer.lr": 0.1, "data.path": str(project / "data")}},
-            "two": {"init": "keep", "changes": {"data.tokenizer.name": "../outside/words"}},
+            "one": {"init": "keep", "overrides": {"optimizer.lr": 0.1, "data.path": str(project / "data")}},
+            "two": {"init": "keep", "overrides": {"data.tokenizer.name": "../outside/words"}},
         },
         "seeds": [0],
     }
-    machine = machine_at(place_from(sshd.address(there)), cluster)
-    there_now, told = carried(machine, there, project / "runs", study)
+    machine = ssh_host(parse_address(sshd.address(there)), cluster)
+    there_now, messages = carried(machine, there, project / "runs", study)
     recipe = there_now.study["recipe"]
     assert recipe["data"]["path"]["train"] == "data/train.csv", "a relative path means there what it means here"
     assert (Path(there_now.folder) / "data/train.csv").read_text() == "inside", "although git ignores it"
@@ -257,9 +252,9 @@ def test_data_that_a_study_names_go_with_it(sshd, cluster, there, project, tmp_p
     assert (model / "weights.safetensors").read_text() == "outside", "links are followed"
     assert recipe["data"]["tokenizer"]["name"] == "someone/on-the-hub"
     arms = there_now.study["arms"]
-    assert arms["one"]["changes"] == {"optimizer.lr": 0.1, "data.path": f"{there_now.folder}/data"}
-    assert (Path(arms["two"]["changes"]["data.tokenizer.name"]) / "tokenizer.json").exists()
-    assert any("recipe.model.name is" in text and "do not mix" in text for text in told)
+    assert arms["one"]["overrides"] == {"optimizer.lr": 0.1, "data.path": f"{there_now.folder}/data"}
+    assert (Path(arms["two"]["overrides"]["data.tokenizer.name"]) / "tokenizer.json").exists()
+    assert any("recipe.model.name is" in text and "do not mix" in text for text in messages)
     assert study["recipe"]["data"]["path"]["validation"] == str(outside / "validation.csv"), "only the copy is changed"
     assert carried(machine, there, project / "runs", study)[0] == there_now, "the same each time"
 
@@ -267,9 +262,9 @@ def test_data_that_a_study_names_go_with_it(sshd, cluster, there, project, tmp_p
 def test_oelm_is_not_changed_below_a_study_that_is_running(sshd, cluster, there, project, tmp_path, monkeypatch):
     tree = tmp_path / "tree"
     write(tree, pyproject_toml="", src__oelm__a_py="1", docs__x_md="")
-    monkeypatch.setattr(cargo, "tree_of_oelm", lambda: tree)
-    machine = machine_at(place_from(sshd.address(there)), cluster)
-    assert carried(machine, there, project / "runs", with_oelm=True)[0].tree == f"{there}/oelm"
+    monkeypatch.setattr(upload, "oelm_source_tree", lambda: tree)
+    machine = ssh_host(parse_address(sshd.address(there)), cluster)
+    assert carried(machine, there, project / "runs", with_oelm=True)[0].package.folder == f"{there}/oelm"
     (tree / "docs/x.md").write_text("of no consequence")
     carried(machine, there, project / "runs", with_oelm=True, running=["other"])
     (tree / "src/oelm/a.py").write_text("2")
@@ -288,9 +283,9 @@ def test_oelm_is_not_changed_below_a_study_that_is_running(sshd, cluster, there,
     [
         ({"known_hosts": "nobody"}, "the host key of 127.0.0.1 is not known", "connect once by hand"),
         ({"known_hosts": "changed"}, "the host key of 127.0.0.1 is not the one that is known", "ssh-keygen -R"),
-        ({"key": "other_key"}, "127.0.0.1 does not let us in", "without a password"),
+        ({"key": "other_key"}, "authentication failed on 127.0.0.1", "without a password"),
         ({"port": True}, "127.0.0.1 cannot be reached", "ssh -F"),
-        ({"more": "  NoSuchOption yes\n"}, "the connection to 127.0.0.1 was lost", "the same command"),
+        ({"more": "  NoSuchOption yes\n"}, "the connection to 127.0.0.1 was lost", "rerun the same command to resume"),
     ],
 )
 def test_who_cannot_be_reached_is_one_clear_message(sshd, there, project, change, what, hint):
@@ -301,7 +296,7 @@ def test_who_cannot_be_reached_is_one_clear_message(sshd, there, project, change
         address = address.replace(f":{sshd.port}", f":{free}")
     other = (sshd.folder / "other_key.pub").read_text()
     (sshd.folder / "changed").write_text(f"[127.0.0.1]:{sshd.port} {other}")
-    cluster = Cluster(venv=sys.prefix, ssh=SshDefaults(config=str(sshd.client(**change))))
+    cluster = Cluster(venv=sys.prefix, ssh=SshOptions(config=str(sshd.client(**change))))
     with pytest.raises(LaunchError) as raised:
         Launches(address, cluster, project / "runs")(study_of())
     assert str(raised.value).startswith(f"{what}\n")
@@ -326,40 +321,40 @@ def test_what_may_not_be_written_is_one_message(sshd, cluster, tmp_path, project
 
 
 def test_an_environment_that_cannot_be_used(sshd, cluster, there, monkeypatch):
-    machine = machine_at(place_from(sshd.address(there)), cluster)
+    machine = ssh_host(parse_address(sshd.address(there)), cluster)
 
     def refused(**change):
         with pytest.raises(LaunchError, match="; nothing was started") as raised:
-            ready_environment(machine, replace(cluster, **change), folder=str(there), tree=None, told=pytest.fail)
+            ensure_venv(machine, replace(cluster, **change), folder=str(there), package=None, log=pytest.fail)
         return str(raised.value)
 
     assert refused(venv="/nowhere/venv").startswith("there is no virtual environment /nowhere/venv there;")
     assert refused(venv="~/no'where").startswith("there is no virtual environment ~/no'where there;")
     assert refused(modules=("no/such module",)).startswith("the modules no/such module cannot be loaded there;")
-    monkeypatch.setattr(environment, "__version__", "9.9.9")
+    monkeypatch.setattr(venv, "__version__", "9.9.9")
     assert f"there it is oelm {oelm.__version__}, here it is oelm 9.9.9" in refused()
 
 
 def test_a_study_is_started_once_and_what_ends_at_once_is_said(sshd, cluster, there):
-    machine = machine_at(place_from(sshd.address(there)), cluster)
+    machine = ssh_host(parse_address(sshd.address(there)), cluster)
 
     def start(*words):
-        return ask(machine, remote._START, str(there), "tiny", str(there), '{"study": "tiny"}', *words)
+        return run_remote(machine, remote._START, str(there), "tiny", str(there), '{"study": "tiny"}', *words)
 
     broken = start("sh", "-c", "echo it is broken; exit 2")
-    assert (broken.code, broken.last_complaint) == (remote._ENDED, "it is broken")
+    assert (broken.code, broken.last_error) == (remote._ENDED, "it is broken")
     assert start("true").code == 0, "nothing may be missing"
     running = start("sleep", "600")
     assert running.code == 0
     try:
-        assert is_alive(running.said.strip())
-        assert os.getsid(int(running.said)) == int(running.said), "in a session of its own"
+        assert is_alive(running.stdout.strip())
+        assert os.getsid(int(running.stdout)) == int(running.stdout), "in a session of its own"
         assert start("true").code == remote._RUNNING
         (there / ".oelm").touch()
-        assert remote._looked(machine, lambda text: None) == (str(there), ["tiny"])
+        assert remote._inspect_host(machine, lambda text: None) == (str(there), ["tiny"])
     finally:
-        os.kill(int(running.said), signal.SIGTERM)
-    eventually(lambda: not is_alive(running.said.strip()))
+        os.kill(int(running.stdout), signal.SIGTERM)
+    eventually(lambda: not is_alive(running.stdout.strip()))
     assert start("true").code == 0
     assert (there / "runs/tiny/study.json").read_text() == '{"study": "tiny"}\n'
 
@@ -367,10 +362,10 @@ def test_a_study_is_started_once_and_what_ends_at_once_is_said(sshd, cluster, th
 def test_a_clock_that_differs_is_said(sshd, cluster, there, project, monkeypatch):
     now = time.time
     monkeypatch.setattr(remote.time, "time", lambda: now() + 7200)
-    told = []
-    folder, running = remote._looked(machine_at(place_from(sshd.address(there)), cluster), told.append)
+    messages = []
+    folder, running = remote._inspect_host(ssh_host(parse_address(sshd.address(there)), cluster), messages.append)
     assert (folder, running) == (str(there), [])
-    assert "the clock of 127.0.0.1 is 2.0 h behind this one; its records have its times" in told
+    assert "the clock of 127.0.0.1 is 2.0 h behind this one; its records have its times" in messages
 
 
 def test_a_full_disk_there_is_one_message_and_nothing_is_started(project, tmp_path):
@@ -380,18 +375,20 @@ def test_a_full_disk_there_is_one_message_and_nothing_is_started(project, tmp_pa
         pytest.skip(why)
     (project / "large.bin").write_bytes(os.urandom(4_000_000))
     with real_sshd({}, small=small) as sshd:
-        cluster = Cluster(venv=sys.prefix, ssh=SshDefaults(config=str(sshd.config)))
+        cluster = Cluster(venv=sys.prefix, ssh=SshOptions(config=str(sshd.config)))
         start = Launches(sshd.address(small / "there"), cluster, project / "runs")
         with pytest.raises(LaunchError) as raised:
             start(study_of())
-        left = ask(machine_at(start.place, cluster), 'ls "$1"', str(small / "there")).said.split()
+        left = run_remote(
+            ssh_host(parse_address(start.backend.on), cluster), 'ls "$1"', str(small / "there")
+        ).stdout.split()
     assert str(raised.value).startswith(f"there is no room for {project}; nothing was started\n")
     assert f"  where  {small}/there/project/my project-" in str(raised.value)
     assert any(why in str(raised.value) for why in ("No space left on device", "as on a full disk"))
     assert "  try    make room" in str(raised.value)
-    assert "only 2 MB are free" in " ".join(start.told)
+    assert "only 2 MB are free" in " ".join(start.messages)
     assert left == ["project"], "nothing was started"
-    assert is_full('rsync: [receiver] write failed on "x": Disk quota exceeded (122)')
+    assert says_disk_full('rsync: [receiver] write failed on "x": Disk quota exceeded (122)')
 
 
 # -- an environment that is made there -----------------------------------------------------------------------------
@@ -411,14 +408,16 @@ def test_an_environment_is_made_once(sshd, there, tmp_path, monkeypatch):
     python = tmp_path / "python"
     python.write_text(PYTHON.format(folder=tmp_path, version=oelm.__version__))
     python.chmod(0o755)
-    write(there, oelm__constraints_txt="", runs__other__compare_lock="")
-    cluster = Cluster(ssh=SshDefaults(config=str(sshd.config), python=str(python)))
-    machine = machine_at(place_from(sshd.address(there)), cluster)
+    write(there, oelm__constraints_txt="", runs__other__run_lock="")
+    cluster = Cluster(ssh=SshOptions(config=str(sshd.config), python=str(python)))
+    machine = ssh_host(parse_address(sshd.address(there)), cluster)
+
+    package = Package(folder=f"{there}/oelm", file=".", fingerprint="1")
 
     def ready():
         (tmp_path / "called").unlink(missing_ok=True)
-        venv = ready_environment(machine, cluster, folder=str(there), tree=f"{there}/oelm", told=lambda text: None)
-        assert venv == f"{there}/.venv"
+        made = ensure_venv(machine, cluster, folder=str(there), package=package, log=lambda text: None)
+        assert made == f"{there}/.venv"
         return [line for line in (tmp_path / "called").read_text().splitlines() if " pip " in line]
 
     (tmp_path / "no-network").touch()
@@ -429,18 +428,21 @@ def test_an_environment_is_made_once(sshd, there, tmp_path, monkeypatch):
     first, second, *_ = ready()
     pip = "constraints.txt -m pip --disable-pip-version-check install -q"
     assert first == f"{pip} torch", "before anything asks for another build of it"
-    assert second == f"{pip} -e ."
+    assert second == f"{pip} -e .{venv._extra()}"
     assert ready() == [], "made already"
 
-    monkeypatch.setattr(environment, "_made_from", lambda tree: "something else")
-    with (there / "runs/other/compare.lock").open() as running:
+    monkeypatch.setattr(venv, "_made_from", lambda package: "something else")
+    with (there / "runs/other/run.lock").open() as running:
         fcntl.flock(running, fcntl.LOCK_EX)
         with pytest.raises(LaunchError, match="another study is running in it; nothing was started"):
             ready()
     assert ready()
+    package = Package(folder=str(there), file="./oelm-1-py3-none-any.whl", fingerprint="2")
+    monkeypatch.undo()
+    assert ready()[1].endswith(f" install -q ./oelm-1-py3-none-any.whl{venv._extra()}"), "not a version from an index"
     python.unlink()
     shutil.rmtree(there / ".venv")
-    with pytest.raises(LaunchError, match=r"is no Python 3\.11 or later there; nothing was started"):
+    with pytest.raises(LaunchError, match=r"is not Python 3\.11 or later there; nothing was started"):
         ready()
 
 
@@ -459,15 +461,15 @@ def test_fetching_brings_everything_but_what_belongs_there(made, cluster, tmp_pa
     cell = "baseline/seed-0"
     write(there / cell, log_txt="log", stop="", checkpoints__x="x", lease__t__holder_json="x", model__config_json="{}")
     write(there / cell, tensorboard__events="x", _record_json_xyz="torn")
-    write(there, jobs_jsonl="", compare_lock="", compare_log="log")
-    assert fetch(made, out=out, models=False, cluster=cluster, told=pytest.fail) == 6
+    write(there, jobs_jsonl="", run_lock="", run_log="log")
+    assert fetch_records(made, out=out, models=False, cluster=cluster, log=pytest.fail) == 6
     kept = {"record.json", "cell.json", "steps.jsonl", "predictions.parquet", "log.txt", "tensorboard/events"}
     assert files_in(out / "made" / cell) == kept
-    assert {path.name for path in (out / "made").iterdir() if path.is_file()} == {"compare.log", "floor.json"}
+    assert {path.name for path in (out / "made").iterdir() if path.is_file()} == {"run.log", "simple_baseline.json"}
     for name in kept:
         assert (out / "made" / cell / name).read_bytes() == (there / cell / name).read_bytes()
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
-    assert fetch(made, out=out, models=True, cluster=cluster, told=pytest.fail) == 6
+    assert fetch_records(made, out=out, models=True, cluster=cluster, log=pytest.fail) == 6
     assert files_in(out / "made" / cell) == kept | {"model/config.json"}
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
 
@@ -478,13 +480,11 @@ def test_arms_may_have_the_names_of_files(sshd, cluster, tmp_path):
         "checkpoints": {"init": "keep", "freeze": "qk"},
         "lease": {"init": "keep", "freeze": "q"},
     }
-    study = study_of(
-        arms=names, seeds=[0], compare={"against": "model", "primary": {"metric": "accuracy", "better": "higher"}}
-    )
+    study = study_of(arms=names, seeds=[0], compare={"baseline": "model", "metric": "accuracy"})
     folder = make_runs(tmp_path / "there", study, examples=20, steps=10)
     job = Job(on=sshd.address(tmp_path / "there"), cells=(), facts={"study": "made", "runs": str(folder)})
     for models in (False, True):
-        assert fetch(job, out=tmp_path / f"runs-{models}", models=models, cluster=cluster, told=pytest.fail) == 3
+        assert fetch_records(job, out=tmp_path / f"runs-{models}", models=models, cluster=cluster, log=pytest.fail) == 3
 
 
 def test_what_is_finished_here_is_not_overwritten(made, cluster, tmp_path):
@@ -496,22 +496,22 @@ def test_what_is_finished_here_is_not_overwritten(made, cluster, tmp_path):
     (there / "freeze-only/seed-1/record.json").unlink()
     before = {name: (here / done / name).read_bytes() for name in files_in(here / done)}
     unfinished = {name: (here / other / name).read_bytes() for name in files_in(here / other)}
-    floor = (here / "floor.json").read_bytes()
-    told = []
-    assert fetch(made, out=tmp_path / "runs", models=False, cluster=cluster, told=told.append) == 5
+    floor = (here / "simple_baseline.json").read_bytes()
+    messages = []
+    assert fetch_records(made, out=tmp_path / "runs", models=False, cluster=cluster, log=messages.append) == 5
     assert before == {name: (here / done / name).read_bytes() for name in files_in(here / done)}
     assert unfinished == {name: (here / other / name).read_bytes() for name in files_in(here / other)}
-    assert floor == (here / "floor.json").read_bytes()
+    assert floor == (here / "simple_baseline.json").read_bytes()
     assert (here / "freeze-only/seed-1/steps.jsonl").read_text() == "mine", "it has a checkpoint to go on from"
-    assert status_of(here / "freeze-only/seed-0") == "done"
-    assert told == [f"{done} is finished here already, and stays as it is; there it is done"]
+    assert read_state(here / "freeze-only/seed-0") == "done"
+    assert messages == [f"{done} is finished here already, and stays as it is; there it is done"]
 
 
 def test_a_damaged_record_there_is_not_brought_here(made, cluster, tmp_path):
     (Path(made.facts["runs"]) / "baseline/seed-0/record.json").write_text('{"format": 1}')
-    told = []
-    assert fetch(made, out=tmp_path / "runs", models=False, cluster=cluster, told=told.append) == 5
-    assert [text.split(":")[0] for text in told] == ["baseline/seed-0 is not fetched"]
+    messages = []
+    assert fetch_records(made, out=tmp_path / "runs", models=False, cluster=cluster, log=messages.append) == 5
+    assert [text.split(":")[0] for text in messages] == ["baseline/seed-0 is not fetched"]
 
 
 RELAY = """
@@ -540,9 +540,9 @@ def test_a_connection_that_is_lost_leaves_nothing_torn(made, sshd, cluster, tmp_
     seen = set()
     for limit in (2_000, 60_000, 250_000, 500_000, 10_000_000):
         more = f"  ProxyCommand {sys.executable} {tmp_path}/relay.py {sshd.port} {limit}\n"
-        cut = Cluster(ssh=SshDefaults(config=str(sshd.client(more=more))))
+        cut = Cluster(ssh=SshOptions(config=str(sshd.client(more=more))))
         try:
-            fetch(made, out=out, models=False, cluster=cut, told=pytest.fail)
+            fetch_records(made, out=out, models=False, cluster=cut, log=pytest.fail)
             seen.add("whole")
         except LaunchError:
             seen.add("cut")
@@ -560,10 +560,10 @@ def test_showing_ends_with_whom_it_is_shown_to(sshd, tmp_path):
     file = tmp_path / "a log"
     file.write_text("first line\n")
     code = (
-        "import sys; from pathlib import Path; from oelm.launch.ssh import Machine, show;"
-        "from oelm.launch.place import place_from; from oelm.launch.remote import _SHOW;"
-        "machine = Machine(place=place_from(sys.argv[1]), config=Path(sys.argv[2]));"
-        "sys.exit(show(machine, _SHOW, '/', 'tail', '-f', sys.argv[3]))"
+        "import sys; from pathlib import Path; from oelm.launch.backends.ssh.host import SshHost, stream_remote;"
+        "from oelm.launch.backends.ssh.address import parse_address; from oelm.launch.backends.ssh.remote import _SHOW;"
+        "machine = SshHost(address=parse_address(sys.argv[1]), config=Path(sys.argv[2]));"
+        "sys.exit(stream_remote(machine, _SHOW, '/', 'tail', '-f', sys.argv[3]))"
     )
     words = [sys.executable, "-c", code, sshd.address(), str(sshd.config), str(file)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:

@@ -9,13 +9,16 @@ import oelm
 import tiny_study
 from cluster.real_slurm import real_slurm, wait_for, why_not
 from oelm.errors import LaunchError
-from oelm.launch.cluster import Cluster
-from oelm.launch.jobs import keep_job
-from oelm.launch.slurm import Slurm, Submission, Task, cancel, states, submit
-from oelm.launch.standings import standings
-from oelm.records.standing import status_of
-from oelm.records.store import STUDY, write_json
+from oelm.launch.backends.cluster import Cluster
+from oelm.launch.backends.dispatch import list_status
+from oelm.launch.backends.slurm.options import SlurmOptions
+from oelm.launch.backends.slurm.queue import SlurmTask, cancel, states, submit
+from oelm.launch.backends.slurm.script import Submission
+from oelm.runs.jobs import Job, append_job
+from oelm.runs.layout import STUDY, write_json
+from oelm.runs.status import read_state
 from oelm.study.load import load_study
+from running import run_cell
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 CELLS = ["baseline/seed-0", "oelm-freeze/seed-0", "oelm-freeze/seed-1", "baseline/seed-1"]
@@ -48,15 +51,16 @@ def launch(study: Path, *stages: list[str], cluster: Cluster | None = None, **op
         study=Path("runs/tiny/study.json"),
         out=Path("runs"),
         folder=Path("runs/tiny"),
-        options=Slurm(**options),
+        options=SlurmOptions.resolve(options),
         cluster=cluster or Cluster(),
         workdir=study.parent,
     )
-    return submit(given, stages)
+    tasks = submit(given, stages)
+    return Job(on="slurm", cells=tuple(tasks), options={"given": options}, facts=tasks)
 
 
 def finished(study: Path, *cells: str) -> bool:
-    return all(status_of(study.parent / "runs" / "tiny" / cell) == "done" for cell in cells)
+    return all(read_state(study.parent / "runs" / "tiny" / cell) == "done" for cell in cells)
 
 
 def output(study: Path) -> str:
@@ -80,7 +84,7 @@ def bits(folder: Path):
 def run_here(study: Path, *cells: str) -> None:
     for cell in cells:
         arm, seed = cell.split("/seed-")
-        oelm.run_cell(load_study(study), arm=arm, seed=int(seed), out=study.parent / "here")
+        run_cell(load_study(study), arm=arm, seed=int(seed), out=study.parent / "here")
 
 
 def same_bits(study: Path, cell: str) -> bool:
@@ -96,7 +100,7 @@ def test_an_array_of_cells_comes_to_the_same_bits_as_cells_run_here(slurm, place
     run_here(study, *cells)
     assert wait_for(lambda: finished(study, *cells), seconds=180), output(study)
     assert all(same_bits(study, cell) for cell in cells)
-    assert wait_for(lambda: states(job) == {cell: Task(node=states(job)[cell].node) for cell in cells})
+    assert wait_for(lambda: states(job) == {cell: SlurmTask(node=states(job)[cell].node) for cell in cells})
     assert {task.node for task in states(job).values()} <= {"n1", "n2"}
     assert sorted(file.name for file in (place / "runs/tiny/slurm").iterdir()) == sorted(
         [f"{number}.sbatch", *(f"{number}_{index}.out" for index in range(3))]
@@ -109,10 +113,10 @@ def test_states_and_cancelling(slurm, place):
     first, second, third = CELLS[:3]
     assert wait_for(lambda: states(job)[first].state == "running")
     assert states(job)[first].node in ("n1", "n2")
-    assert wait_for(lambda: states(job)[second] == Task(state="queued", reason="JobArrayTaskLimit")), states(job)
-    assert states(job)[third] == Task(state="queued", reason="Dependency")
-    keep_job(place / "runs" / "tiny", job)
-    shown = {row.cell: (row.state, row.where) for row in standings(place / "runs")}
+    assert wait_for(lambda: states(job)[second] == SlurmTask(state="queued", reason="JobArrayTaskLimit")), states(job)
+    assert states(job)[third] == SlurmTask(state="queued", reason="Dependency")
+    append_job(place / "runs" / "tiny", job)
+    shown = {row.cell: (row.state, row.where) for row in list_status(place / "runs")}
     assert shown[second] == ("queued", "slurm (JobArrayTaskLimit)")
     assert shown[first][0] == "running"
     cancel(job, [second, third])
@@ -122,7 +126,7 @@ def test_states_and_cancelling(slurm, place):
     assert wait_for(lambda: states(job)[first].state is None)
     assert states(job)[first].reason == "CANCELLED"
     folder = place / "runs" / "tiny" / first
-    assert status_of(folder) == "stopped"
+    assert read_state(folder) == "stopped"
     assert list((folder / "checkpoints").glob("step-*")), output(study)
     cancel(job, job.cells)  # of what has ended, nothing is said
 
@@ -140,7 +144,7 @@ def test_a_cell_that_is_warned_preempted_or_loses_its_node_goes_on_to_the_same_b
     assert wait_for(lambda: steps(study, disturbed) > 50, seconds=180), output(study)
     slurm.ask("scancel", "--signal=USR1", "--batch", first.facts[disturbed])
     assert wait_for(lambda: steps(study, moved) > 50, seconds=180), output(study)
-    assert states(second)[moved] == Task(state="running", node="n1"), "it is the lighter one"
+    assert states(second)[moved] == SlurmTask(state="running", node="n1"), "it is the lighter one"
     slurm.cut_off("n1")
     assert wait_for(lambda: steps(study, disturbed) > 80, seconds=180), output(study)
     slurm.ask("sbatch", "--partition=urgent", "--nodelist=n2", "--exclusive", "--output=/dev/null", "--wrap=true")
@@ -150,7 +154,7 @@ def test_a_cell_that_is_warned_preempted_or_loses_its_node_goes_on_to_the_same_b
     assert len(starts[disturbed]) == 3, starts
     assert len(starts[moved]) in (2, 3), "it was on n2 again, or on its way there, when that was wanted"
     assert all(same_bits(study, cell) for cell in (disturbed, moved))
-    assert wait_for(lambda: {**states(first), **states(second)} == dict.fromkeys(CELLS[:2], Task(node="n2")))
+    assert wait_for(lambda: {**states(first), **states(second)} == dict.fromkeys(CELLS[:2], SlurmTask(node="n2")))
     slurm.start_node("n1")
     assert wait_for(slurm.up)
 
@@ -170,11 +174,11 @@ def test_a_task_is_warned_of_its_time_limit_and_requeues_itself(slurm, place):
     )
     (binaries / "oelm").chmod(0o755)
     study = tiny_study.make(place)
-    job = launch(study, CELLS[:1], cluster=Cluster(venv="venv"), time="1", warn=50)
-    assert wait_for(lambda: states(job)[CELLS[0]] == Task(state="queued", reason="BeginTime"), seconds=90)
-    assert wait_for(lambda: states(job)[CELLS[0]] in (Task(node="n1"), Task(node="n2")))
+    job = launch(study, CELLS[:1], cluster=Cluster(venv="venv"), time="1", grace=50)
+    assert wait_for(lambda: states(job)[CELLS[0]] == SlurmTask(state="queued", reason="BeginTime"), seconds=90)
+    assert wait_for(lambda: states(job)[CELLS[0]] in (SlurmTask(node="n1"), SlurmTask(node="n2")))
     times, told = zip(*(line.split(" ", 1) for line in (place / "starts").read_text().splitlines()), strict=True)
-    called = f"start train runs/tiny/study.json --cell {CELLS[0]} --out runs"
+    called = f"start run runs/tiny/study.json --cell {CELLS[0]} --out runs"
     assert told == (called, "warned", called)
     assert int(times[1]) - int(times[0]) < 60
 

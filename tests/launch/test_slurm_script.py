@@ -12,17 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oelm.errors import LaunchError
-from oelm.launch.cluster import Cluster, SlurmDefaults, SshDefaults, load_cluster, seconds
-from oelm.launch.jobs import Job
-from oelm.launch.slurm import Slurm, Submission, Task, cancel, render, rendered, states, submit
+from oelm.launch.backends.cluster import Cluster, load_cluster
+from oelm.launch.backends.options import LocalOptions, TorchrunOptions
+from oelm.launch.backends.slurm.options import SlurmOptions, slurm_seconds
+from oelm.launch.backends.slurm.queue import SlurmTask, cancel, render_scripts, states, submit
+from oelm.launch.backends.slurm.script import Submission, render
+from oelm.launch.backends.ssh.options import SshOptions
+from oelm.runs.jobs import Job
 
 CELLS = ("baseline/tune/optimizer.lr=0.0001/seed-100", "baseline/seed-0", "oelm-freeze/seed-0")
 PLACES = {"study": Path("runs/tiny/study.json"), "out": Path("runs"), "folder": Path("runs/tiny")}
 
 
 def script(*, cells=CELLS, name="tiny", cluster=None, workdir=Path("/shared"), places=PLACES, **options):
-    made = Slurm(**options)
-    given = Submission(name=name, options=made, cluster=cluster or Cluster(), workdir=workdir, **places)
+    cluster = cluster or Cluster()
+    made = SlurmOptions.resolve(options, defaults=cluster.slurm)
+    given = Submission(name=name, options=made, cluster=cluster, workdir=workdir, **places)
     return render(given, cells)
 
 
@@ -41,7 +46,7 @@ def test_the_script_is_this_text():
     cluster = Cluster(
         venv="/shared/envs/oelm",
         modules=("python/3.11", "cuda/12"),
-        slurm=SlurmDefaults(partition="cpu", account="lab", gres="gpu:1", sbatch={"mem": "8G", "exclusive": ""}),
+        slurm=SlurmOptions(partition="cpu", account="lab", gres="gpu:1", mem="8G", sbatch={"exclusive": ""}),
     )
     made = script(
         cluster=cluster,
@@ -49,8 +54,9 @@ def test_the_script_is_this_text():
         partition="gpu",
         time="4:00:00",
         array_limit=2,
-        warn=300,
-        sbatch={"mem": "16G", "comment": "two words # not one"},
+        grace=300,
+        mem="16G",
+        sbatch={"comment": "two words # not one"},
     )
     assert made == (Path(__file__).parent / "slurm_array.sh").read_text()
     assert directives(made)[2] == "--output=/shared/ada/100%% my own/runs/tiny/slurm/%A_%a.out"
@@ -60,7 +66,7 @@ def test_the_script_is_this_text():
 
 def test_without_a_cluster_file_the_python_that_launches_is_called():
     made = script()
-    assert f"\n{shlex.quote(sys.executable)} -P -m oelm train runs/tiny/study.json --cell" in made
+    assert f"\n{shlex.quote(sys.executable)} -P -m oelm run runs/tiny/study.json --cell" in made
     assert "module" not in made
     assert "activate" not in made
     assert "#SBATCH --signal=B:USR1@120\n" in made
@@ -96,7 +102,7 @@ def play(tmp_path, worker, *, signal=None):
 
 STARTED = 'echo oelm "$@" >>"$CALLS"'
 LISTENS = f"trap 'echo told >>$CALLS; exit 138' USR1; trap 'echo told >>$CALLS; exit 143' TERM; {STARTED}"
-CALLED = "oelm train runs/tiny/study.json --cell baseline/seed-0 --out runs"
+CALLED = "oelm run runs/tiny/study.json --cell baseline/seed-0 --out runs"
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
@@ -179,16 +185,16 @@ def test_a_name_is_one_word_of_the_shell(cells):
         ({"partition": ""}, "--partition: is empty"),
         ({"partition": "a\n#SBATCH --uid=0"}, "--partition: must have no"),
         ({"account": "my'lab"}, "--account: must have no quotation marks"),
-        ({"time": "tomorrow"}, "--time: must be a time of Slurm such as 90 (minutes), 4:00:00"),
+        ({"time": "tomorrow"}, "--time: invalid duration, such as 90 (minutes), 4:00:00"),
         ({"time": "2:00"}, "--time: must be longer than the 120 s that a cell has for its checkpoint"),
-        ({"warn": 0}, "--warn: must be from 1 to 65535 seconds, got 0"),
+        ({"grace": 0}, "--grace: must be from 1 to 65535, got 0"),
         ({"array_limit": 0}, "--array-limit: must be 1 or more, got 0"),
-        ({"sbatch": {"mem ory": "1"}}, "--sbatch: 'mem ory' is no name of an option"),
-        ({"sbatch": {"Mem": "1"}}, "--sbatch: 'Mem' is no name of an option"),
+        ({"sbatch": {"mem ory": "1"}}, "--sbatch: 'mem ory' is not the name of an option"),
+        ({"sbatch": {"Mem": "1"}}, "--sbatch: 'Mem' is not the name of an option"),
         ({"sbatch": {"time": "1"}}, "--sbatch time: has an option of its own: --time"),
-        ({"sbatch": {"array": "0-9"}}, "--sbatch array: --array is set by oelm itself"),
-        ({"sbatch": {"outp": "x"}}, "--sbatch outp: --output is set by oelm itself"),
-        ({"sbatch": {"wrap": "rm"}}, "--sbatch wrap: --wrap does not go with this"),
+        ({"sbatch": {"array": "0-9"}}, "--sbatch array: --array is set by oelm"),
+        ({"sbatch": {"outp": "x"}}, "--sbatch outp: --output is set by oelm"),
+        ({"sbatch": {"wrap": "rm"}}, "--sbatch wrap: --wrap cannot be used here"),
         ({"sbatch": {"comment": "a\tb"}}, "--sbatch comment: must have no quotation marks"),
     ],
 )
@@ -223,7 +229,7 @@ def test_all_bad_options_are_told_at_once():
     ],
 )
 def test_times_are_read_as_slurm_reads_them(text, number):
-    assert seconds(text) == number
+    assert slurm_seconds(text) == number
 
 
 # -- cluster.yaml -----------------------------------------------------------------------------------------------------
@@ -237,7 +243,13 @@ slurm:
   time: "4:00:00"
   gres: gpu:1
   array_limit: 8
-  sbatch: {mem: 16G, nodes: 1}
+  mem: 16G
+  qos: high
+  constraint: a100
+  grace: 60
+  sbatch: {nodes: 1}
+local: {workers: 3}
+torchrun: {nproc: 4, interface: eth0}
 ssh:
   config: ~/.ssh/lab_config
   python: python3.11
@@ -255,23 +267,39 @@ def folders(tmp_path):
 def test_every_field_of_a_cluster_file_is_read(folders):
     project, user = folders
     (project / "cluster.yaml").write_text(WHOLE)
-    slurm = SlurmDefaults(
-        partition="gpu", account="lab", time="4:00:00", gres="gpu:1", array_limit=8, sbatch={"mem": "16G", "nodes": "1"}
+    slurm = SlurmOptions(
+        partition="gpu",
+        account="lab",
+        time="4:00:00",
+        gres="gpu:1",
+        array_limit=8,
+        mem="16G",
+        qos="high",
+        constraint="a100",
+        grace=60,
+        sbatch={"nodes": "1"},
     )
-    ssh = SshDefaults(config="~/.ssh/lab_config", python="python3.11", workers=2)
+    ssh = SshOptions(config="~/.ssh/lab_config", python="python3.11", workers=2)
     assert load_cluster(project, user) == Cluster(
-        venv="/shared/envs/oelm", modules=("python/3.11", "cuda/12"), slurm=slurm, ssh=ssh
+        venv="/shared/envs/oelm",
+        modules=("python/3.11", "cuda/12"),
+        slurm=slurm,
+        ssh=ssh,
+        local=LocalOptions(workers=3),
+        torchrun=TorchrunOptions(nproc=4, interface="eth0"),
     )
 
 
 def test_a_field_of_the_project_wins_over_one_of_the_user(folders, monkeypatch):
     project, user = folders
-    (project / "cluster.yaml").write_text("modules: [a]\nslurm: {partition: mine, sbatch: {mem: 1G}}\nssh:\n")
+    (project / "cluster.yaml").write_text(
+        "modules: [a]\nslurm: {partition: mine, sbatch: {exclusive: '', nodes: 2}}\nssh:\n"
+    )
     (user / "cluster.yaml").write_text(WHOLE)
     both = load_cluster(project, user)
     assert (both.venv, both.modules) == ("/shared/envs/oelm", ("a",))
     assert (both.slurm.partition, both.slurm.account) == ("mine", "lab")
-    assert both.slurm.sbatch == {"mem": "1G", "nodes": "1"}
+    assert both.slurm.sbatch == {"exclusive": "", "nodes": "2"}
     assert both.ssh.workers == 2, "a heading with nothing below it says nothing"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(user.parent / "config"))
     (user.parent / "config").mkdir()
@@ -293,15 +321,15 @@ def test_without_a_cluster_file_nothing_is_assumed(folders, text):
         ("slurm: {partitoin: gpu}", "slurm.partitoin  unknown field; did you mean 'partition'?"),
         ("moduls: [a]", "moduls  unknown field; did you mean 'modules'?"),
         ("ssh: {worker: 2}", "ssh.worker  unknown field; did you mean 'workers'?"),
-        ("slurm: {time: 4:00:00}", "slurm.time  must stand in quotation marks, such as '4:00:00', got 14400"),
-        ("slurm: {time: soon}", "slurm.time  must be a time of Slurm"),
+        ("slurm: {time: 4:00:00}", "slurm.time  must be in quotation marks, such as '4:00:00', got 14400"),
+        ("slurm: {time: soon}", "slurm.time  invalid duration"),
         ("slurm: {array_limit: many}", "slurm.array_limit  must be a valid integer, got 'many'"),
-        ("slurm: {array_limit: 0}", "slurm.array_limit  must be greater than or equal to 1"),
-        ("slurm: {sbatch: {exclusive: true}}", 'must be a text or a whole number ("" for an option without a value)'),
-        ("slurm: {sbatch: {output: x}}", "slurm.sbatch.output  --output is set by oelm itself"),
+        ("slurm: {array_limit: 0}", "slurm.array_limit  must be 1 or more, got 0"),
+        ("slurm: {sbatch: {exclusive: true}}", 'must be a text or an integer ("" for an option without a value)'),
+        ("slurm: {sbatch: {output: x}}", "slurm.sbatch.output  --output is set by oelm"),
         ('slurm: {account: "a\\n#SBATCH --uid=0"}', "slurm.account  must have no quotation marks"),
         ("modules: python", "modules  must be"),
-        ('venv: "a\\nb"', "venv  has a character that cannot be shown"),
+        ('venv: "a\\nb"', "venv  has a control character"),
         ("- venv", "is not a mapping"),
         ("slurm: [", "is not YAML"),
     ],
@@ -327,9 +355,9 @@ def test_all_problems_of_a_file_are_told_at_once(folders):
 STAGES = [CELLS[:1], CELLS[1:]]
 
 
-def launch(stages=STAGES, *, workdir, call=submit, cluster=None, **options):
-    made = Slurm(**options)
-    given = Submission(name="tiny", options=made, cluster=cluster or Cluster(), workdir=workdir, **PLACES)
+def launch(stages=STAGES, *, workdir, call=submit, **options):
+    made = SlurmOptions.resolve(options)
+    given = Submission(name="tiny", options=made, cluster=Cluster(), workdir=workdir, **PLACES)
     return call(given, stages)
 
 
@@ -350,7 +378,7 @@ def test_without_slurm_nothing_is_done(no_slurm, tmp_path):
 
 
 def test_scripts_can_be_looked_at_without_slurm(no_slurm, tmp_path):
-    first, second = launch(workdir=tmp_path, call=rendered)
+    first, second = launch(workdir=tmp_path, call=render_scripts)
     assert first == script(cells=CELLS[:1], workdir=tmp_path)
     assert second == script(cells=CELLS[1:], workdir=tmp_path)
     assert not (tmp_path / "runs").exists()
@@ -385,10 +413,8 @@ def test_stages_wait_for_each_other_and_large_ones_are_divided(commands, tmp_pat
     calls = tmp_path / "calls"
     commands(scontrol="echo 'MaxArraySize            = 2'", sbatch=NUMBERS.format(calls=calls))
     cells = [f"baseline/seed-{number}" for number in range(5)]
-    job = launch([cells[:3], cells[3:]], workdir=tmp_path)
-    assert job.on == "slurm"
-    assert list(job.cells) == cells
-    assert job.facts == dict(zip(cells, ["101_0", "101_1", "102_0", "103_0", "103_1"], strict=True))
+    tasks = launch([cells[:3], cells[3:]], workdir=tmp_path)
+    assert tasks == dict(zip(cells, ["101_0", "101_1", "102_0", "103_0", "103_1"], strict=True))
     place = tmp_path / "runs" / "tiny" / "slurm"
     assert sorted(path.name for path in place.iterdir()) == ["101.sbatch", "102.sbatch", "103.sbatch"]
     assert (place / "102.sbatch").read_text() == script(cells=cells[2:3], workdir=tmp_path)
@@ -441,10 +467,10 @@ QUEUE = r"printf '7_0|RUNNING|n1|None\n7_1|PENDING||Resources | more\n8_0|TIMEOU
 def test_what_slurm_knows_of_a_cell(commands):
     calls = commands(squeue=QUEUE, sacct=r"printf '8_1|CANCELLED by 0|None assigned\n8_[2-4]|PENDING|\n'")
     assert states(JOB) == {
-        "a": Task(state="running", node="n1"),
-        "b": Task(state="queued", reason="Resources | more"),
-        "c": Task(node="n2", reason="TIMEOUT"),
-        "d": Task(reason="CANCELLED"),
+        "a": SlurmTask(state="running", node="n1"),
+        "b": SlurmTask(state="queued", reason="Resources | more"),
+        "c": SlurmTask(node="n2", reason="TIMEOUT"),
+        "d": SlurmTask(reason="CANCELLED"),
     }
     assert calls.read_text().splitlines() == [
         "squeue -h -r -t all -j 7,8 -o %i|%T|%N|%r",
@@ -457,13 +483,13 @@ def test_slurm_that_keeps_no_accounts_or_has_forgotten_is_enough(commands):
         squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
         sacct="echo 'Slurm accounting storage is disabled' >&2; exit 1",
     )
-    assert states(JOB) == {cell: Task() for cell in JOB.cells}
+    assert states(JOB) == {cell: SlurmTask() for cell in JOB.cells}
     cancel(JOB, JOB.cells)
 
 
 def test_slurm_that_does_not_answer_is_said_to(commands):
     commands(squeue="echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1")
-    assert states(JOB)["a"] == Task(reason="Slurm does not say where the cells stand")
+    assert states(JOB)["a"] == SlurmTask(reason="Slurm does not say where the cells stand")
     with pytest.raises(LaunchError, match="Unable to contact slurm controller"):
         cancel(JOB, ["a"])
 

@@ -10,7 +10,7 @@ import pytest
 import oelm
 import tiny_study
 from oelm.errors import LaunchError
-from oelm.launch.torchrun import Torchrun
+from oelm.launch.backends.torchrun import TorchrunBackend
 from running import environment, run, start, steps_of, until
 from together import check_same, make
 
@@ -24,7 +24,7 @@ def env(tmp_path):
 
 def test_two_processes_do_what_one_does(tmp_path, env):
     study = make(tmp_path)
-    words = ["compare", study, "--arms", "oelm-freeze"]
+    words = ["run", study, "--arm", "oelm-freeze"]
     one = run(*words, "--out", "one", env=env, cwd=tmp_path)
     assert one.returncode == 0, one.stderr
     two = run(*words, "--out", "two", "--on", "torchrun", "--nproc", 2, env=env, cwd=tmp_path)
@@ -56,7 +56,7 @@ def test_a_language_model_that_gives_layers_back(tmp_path, env):
     }
     content["seeds"] = [0]
     study = tiny_study.write_study(tmp_path, content)
-    words = ["compare", study, "--arms", "given-back"]
+    words = ["run", study, "--arm", "given-back"]
     done = run(*words, "--out", "one", env=env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     one, two = (tmp_path / out / "tiny" / "given-back" / "seed-0" for out in ("one", "two"))
@@ -93,13 +93,13 @@ def is_loopback(address: str) -> bool:
 
 def test_two_agents_stop_go_on_and_listen_on_loopback_alone(tmp_path, env):
     study = make(tmp_path, budget={"steps": 60}, evaluate={"every": 30}, checkpoint={"every": 60})
-    whole = run("compare", study, "--out", "one", "--arms", "oelm-freeze", env=env, cwd=tmp_path)
+    whole = run("run", study, "--out", "one", "--arm", "oelm-freeze", env=env, cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     cell = tmp_path / "two" / "tiny" / "oelm-freeze" / "seed-0"
 
-    def agents(meeting: str):
-        words = ["compare", study, "--out", "two", "--arms", "oelm-freeze", "--on", "torchrun", "--nproc", 1]
-        return [start(*words, "--nnodes", 2, "--meeting", meeting, env=env, cwd=tmp_path) for _ in range(2)]
+    def agents(rdzv_id: str):
+        words = ["run", study, "--out", "two", "--arm", "oelm-freeze", "--on", "torchrun", "--nproc", 1]
+        return [start(*words, "--nnodes", 2, "--rdzv-id", rdzv_id, env=env, cwd=tmp_path) for _ in range(2)]
 
     before, seen, over = listeners(), set(), threading.Event()
 
@@ -133,7 +133,7 @@ def test_two_agents_stop_go_on_and_listen_on_loopback_alone(tmp_path, env):
 
 def test_a_cell_that_others_hold_is_waited_for(tmp_path, env):
     study = make(tmp_path, budget={"steps": 150}, evaluate={"every": 150}, checkpoint={"every": 150})
-    words = ["compare", study, "--arms", "baseline"]
+    words = ["run", study, "--arm", "baseline"]
     first = start(*words, env=env, cwd=tmp_path)
     cell = tmp_path / "runs/tiny/baseline/seed-0"
     until(lambda: steps_of(cell), what="a step")
@@ -141,15 +141,21 @@ def test_a_cell_that_others_hold_is_waited_for(tmp_path, env):
     _, said = second.communicate(timeout=240)
     first.communicate(timeout=240)
     assert (first.returncode, second.returncode) == (0, 0), said
-    assert "waiting for what others work on: baseline/seed-0 (process" in said
+    assert "waiting for cells that others run: baseline/seed-0 (process" in said
     assert len(oelm.read_record(cell).provenance["starts"]) == 1
 
 
+def backend(**given):
+    return TorchrunBackend(on="torchrun", given=given)
+
+
 def test_what_is_refused():
-    with pytest.raises(LaunchError, match="at least one process"):
-        Torchrun(nproc=0)
-    with pytest.raises(LaunchError, match=r"(?s)2 agents need a name to meet by.*--meeting"):
-        Torchrun(nproc=1, nnodes=2)
-    words = Torchrun(nproc=2).command(store="/a b/c", meeting="m")
+    with pytest.raises(LaunchError, match="--nproc: must be 1 or more, got 0"):
+        backend(nproc=0)
+    with pytest.raises(LaunchError, match="--rdzv-id: 2 machines need a name to meet by"):
+        backend(nproc=1, nnodes=2)
+    with pytest.raises(LaunchError, match="--rdzv-id: must be letters, digits"):
+        backend(nproc=1, nnodes=2, rdzv_id="a b")
+    words = backend(nproc=2).command(store="/a b/c", rdzv_id="m")
     assert "--rdzv-endpoint=/a b/c.agents" in words, "one word, whatever is in it"
-    assert Torchrun(nproc=2).environment("/a")["GLOO_SOCKET_IFNAME"] == "lo"
+    assert backend(nproc=2).environment("/a")["GLOO_SOCKET_IFNAME"] == "lo"

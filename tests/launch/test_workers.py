@@ -10,10 +10,10 @@ import pytest
 import oelm
 import tiny_study
 from oelm.errors import LaunchError
-from oelm.launch.where import Where
-from oelm.launch.workers import Workers
-from oelm.records.lease import holder_of
-from oelm.records.standing import status_of
+from oelm.launch.backends.registry import parse_backend
+from oelm.launch.backends.workers import WorkersBackend
+from oelm.runs.lease import holder_of
+from oelm.runs.status import read_state
 from running import bits_of, environment, run, start, steps_of, until
 
 CELLS = [f"{arm}/seed-{seed}" for arm in ("baseline", "oelm-freeze") for seed in (0, 1)]
@@ -33,15 +33,15 @@ def states(env, cwd: Path, *words) -> dict[str, str]:
 @pytest.mark.slow
 def test_two_at_once_give_the_same_bits_as_one_after_the_other(tmp_path, env):
     study = tiny_study.make(tmp_path)
-    one = run("compare", study, "--out", "one", "--seeds", 0, env=env, cwd=tmp_path)
+    one = run("run", study, "--out", "one", "--seed", 0, env=env, cwd=tmp_path)
     assert one.returncode == 0, one.stderr
     secret = "hunter2-in-the-environment"
     two = run(
-        "compare",
+        "run",
         study,
         "--out",
         "two",
-        "--seeds",
+        "--seed",
         0,
         "--workers",
         2,
@@ -59,22 +59,22 @@ def test_two_at_once_give_the_same_bits_as_one_after_the_other(tmp_path, env):
     for cell in CELLS[::2]:
         assert f"{cell}: done" in two.stderr
     log = run("logs", "baseline/seed-0", "--runs", "two", env=env, cwd=tmp_path)
-    assert "select accuracy" in log.stdout
-    assert list(states(env, tmp_path, "two").values()) == ["done", "done", "waiting", "waiting"]
+    assert "validation accuracy" in log.stdout
+    assert list(states(env, tmp_path, "two").values()) == ["done", "done", "pending", "pending"]
 
 
 @pytest.mark.slow
 def test_a_cell_that_is_killed_does_not_stop_the_others_and_goes_on_later(tmp_path, env):
     study = tiny_study.make(tmp_path, budget={"steps": 150}, evaluate={"every": 150}, checkpoint={"every": 20})
     victim = tmp_path / "runs/tiny/baseline/seed-0"
-    compared = start("compare", study, "--seeds", 0, "--workers", 2, env=env, cwd=tmp_path)
+    compared = start("run", study, "--seed", 0, "--workers", 2, env=env, cwd=tmp_path)
     until(lambda: any((victim / "checkpoints").glob("step-*")), what="a checkpoint")
     os.kill(holder_of(victim).pid, signal.SIGKILL)
     _, said = compared.communicate(timeout=300)
     assert compared.returncode == 1, said
     assert "baseline/seed-0 was ended by signal 9 and has no record" in said
-    assert status_of(victim) == "stopped"
-    assert status_of(tmp_path / "runs/tiny/oelm-freeze/seed-0") == "done"
+    assert read_state(victim) == "stopped"
+    assert read_state(tmp_path / "runs/tiny/oelm-freeze/seed-0") == "done"
     again = run("resume", "runs", env=env, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "goes on from step " in (victim / "log.txt").read_text()
@@ -87,16 +87,16 @@ def test_stop_one_stop_all_and_resume(tmp_path, env):
         tmp_path, budget={"steps": 20_000}, evaluate={"every": 20_000}, checkpoint={"every": 20_000}
     )
     runs = tmp_path / "runs" / "tiny"
-    compared = start("compare", study, "--workers", 2, env=env, cwd=tmp_path)
+    compared = start("run", study, "--workers", 2, env=env, cwd=tmp_path)
     until(lambda: steps_of(runs / CELLS[0]) and steps_of(runs / CELLS[2]), what="two cells that run")
     shown = {row["cell"]: row for row in json.loads(run("status", "--json", env=env, cwd=tmp_path).stdout)}
     assert shown[CELLS[0]]["state"] == "running"
     assert shown[CELLS[0]]["eta"] > 0
     assert shown[CELLS[0]]["loss"] > 0
-    assert shown[CELLS[1]]["state"] == "waiting"
+    assert shown[CELLS[1]]["state"] == "pending"
     stopped = run("stop", CELLS[0], env=env, cwd=tmp_path)
     assert stopped.returncode == 0, stopped.stderr
-    assert status_of(runs / CELLS[0]) == "stopped"
+    assert read_state(runs / CELLS[0]) == "stopped"
     until(lambda: steps_of(runs / CELLS[1]) or steps_of(runs / CELLS[3]), what="the next cell")
     assert compared.poll() is None, "the others go on"
     told = run("stop", "all", env=env, cwd=tmp_path)
@@ -106,7 +106,7 @@ def test_stop_one_stop_all_and_resume(tmp_path, env):
     assert "was asked to stop, and has" in said
     after = states(env, tmp_path)
     assert "running" not in after.values()
-    held = run("train", runs / "study.json", "--cell", CELLS[0], env=env, cwd=tmp_path)
+    held = run("run", runs / "study.json", "--cell", CELLS[0], env=env, cwd=tmp_path)
     assert held.returncode == 2
     assert "was asked to stop" in held.stderr
     resumed = start("resume", env=env, cwd=tmp_path)
@@ -123,40 +123,45 @@ def test_stop_one_stop_all_and_resume(tmp_path, env):
 
 
 def test_each_has_a_gpu_or_its_share_of_the_cores(monkeypatch):
-    monkeypatch.setattr("oelm.launch.workers.visible_gpus", lambda: ["3", "5"])
-    given = [Workers(number=3).share(slot) for slot in range(3)]
+    monkeypatch.setattr("oelm.launch.backends.workers.visible_gpus", lambda: ["3", "5"])
+    backend = WorkersBackend()
+    given = [backend.share(slot, 3) for slot in range(3)]
     assert given == [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in ("3", "5", "3")]
-    monkeypatch.setattr("oelm.launch.workers.visible_gpus", list)
+    monkeypatch.setattr("oelm.launch.backends.workers.visible_gpus", list)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert Workers(number=3).share(2) == {"OMP_NUM_THREADS": "2"}
-    assert Workers(number=20).share(7) == {"OMP_NUM_THREADS": "1"}
+    assert backend.share(2, 3) == {"OMP_NUM_THREADS": "2"}
+    assert backend.share(7, 20) == {"OMP_NUM_THREADS": "1"}
 
 
-def test_places_and_their_options():
-    with pytest.raises(LaunchError, match="'slrum' is no place to run at; did you mean 'slurm'"):
-        Where(on="slrum")
-    with pytest.raises(LaunchError, match=r"(?s)--nproc 2 does not go with --on slurm.*torchrun"):
-        Where(on="slurm", nproc=2)
-    with pytest.raises(LaunchError, match="--array-limit 2 does not go with --on local"):
-        Where(array_limit=2)
+def test_backends_and_their_options():
+    with pytest.raises(LaunchError, match="unknown backend 'slrum'; did you mean 'slurm'"):
+        parse_backend("slrum", {})
+    with pytest.raises(LaunchError, match="unknown backend 'slurm://a'"):
+        parse_backend("slurm://a", {})
+    with pytest.raises(LaunchError, match=r"(?s)--nproc 2 does not apply to --on slurm.*--on torchrun"):
+        parse_backend("slurm", {"nproc": 2})
+    with pytest.raises(LaunchError, match="--array-limit 2 does not apply to --on local"):
+        parse_backend("local", {"array_limit": 2})
     with pytest.raises(LaunchError, match="needs the number of processes"):
-        Where(on="torchrun")
-    with pytest.raises(LaunchError, match="0 workers"):
-        Workers(number=0)
-    assert Where(on="ssh://a@b/c", workers=3).said() == {"workers": 3}
+        parse_backend("torchrun", {})
+    with pytest.raises(LaunchError, match="--workers: must be 1 or more, got 0"):
+        parse_backend("local", {"workers": 0})
+    assert parse_backend("ssh://a@b/c", {"workers": 3}).options.workers == 3
 
 
 def test_bad_words(tmp_path, env):
     study = tiny_study.make(tmp_path)
     for words, text in (
-        (["compare", study, "--on", "slrum"], "did you mean 'slurm'"),
-        (["compare", study, "--dry-run"], "--dry-run does not go with --on local"),
-        (["compare", study, "--on", "slurm", "--sbatch", "mem"], "is no option with a value"),
-        (["compare", study, "--on", "slurm", "--dry-run", "--json"], "--json does not go with --dry-run"),
-        (["compare", study, "--workers", 0], "0 workers"),
-        (["train", study], "which cell is it?"),
-        (["train", study, "--cell", "baselin/seed-0"], "did you mean 'baseline/seed-0'"),
-        (["train", study, "--cell", "../../x"], "the study has no cell '../../x'"),
+        (["run", study, "--on", "slrum"], "did you mean 'slurm'"),
+        (["run", study, "--dry-run"], "--dry-run does not apply to --on local"),
+        (["run", study, "--on", "slurm", "--sbatch", "nodes"], "is not KEY=VALUE"),
+        (["run", study, "--on", "slurm", "--dry-run", "--json"], "--json does not apply to --dry-run"),
+        (["run", study, "--workers", 0], "--workers: must be 1 or more, got 0"),
+        (["run", study, "--arm", "baselin"], "did you mean 'baseline'"),
+        (["run", study, "--seed", 7], "the study has no seed 7"),
+        (["run", study, "--arm", "baseline", "--cell", "oelm-freeze/seed-0"], "no cell of the study has all of this"),
+        (["run", study, "--cell", "baselin/seed-0"], "did you mean 'baseline/seed-0'"),
+        (["run", study, "--cell", "../../x"], "the study has no cell '../../x'"),
         (["logs", "baseline/seed-0"], "there is no folder runs"),
         (["stop", "all"], "there is no folder runs"),
         (["resume", "data"], "nothing was started below data"),

@@ -2,12 +2,19 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2ForSequenceClassification
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+)
 
 from oelm.data.tasks import task_named
 from oelm.errors import ModelError
 from oelm.models.build import build_model
-from oelm.study.recipe import Model
+from oelm.study.schema import ModelConfig
 
 
 class Vocabulary:
@@ -20,7 +27,7 @@ class Vocabulary:
 
 
 def build(folder, task="sst2", **recipe):
-    model = Model(name=str(folder), **recipe)
+    model = ModelConfig(name=str(folder), **recipe)
     return build_model(model, task=task_named(task), tokenizer=Vocabulary(), max_length=16, seed=0)
 
 
@@ -42,7 +49,7 @@ def gpt2(tmp_path):
 
 @pytest.mark.parametrize("scratch", [False, True])
 def test_weights_are_in_float32_whatever_was_saved(bert, scratch):
-    assert {p.dtype for p in build(bert, scratch=scratch).parameters()} == {torch.float32}
+    assert {p.dtype for p in build(bert, from_scratch=scratch).parameters()} == {torch.float32}
 
 
 def test_the_seed_decides_and_the_global_generator_stays(bert):
@@ -77,8 +84,8 @@ def test_padding_does_not_change_an_example(gpt2):
 
 
 def test_texts_longer_than_the_model_are_refused(gpt2):
-    with pytest.raises(ModelError, match="more than the 32 tokens"):
-        build_model(Model(name=str(gpt2)), task=task_named("sst2"), tokenizer=Vocabulary(), max_length=33, seed=0)
+    with pytest.raises(ModelError, match="maximum of 32 tokens"):
+        build_model(ModelConfig(name=str(gpt2)), task=task_named("sst2"), tokenizer=Vocabulary(), max_length=33, seed=0)
 
 
 def test_a_larger_vocabulary_than_the_models_is_refused(gpt2):
@@ -86,5 +93,23 @@ def test_a_larger_vocabulary_than_the_models_is_refused(gpt2):
         def __len__(self):
             return 61
 
-    with pytest.raises(ModelError, match="61 entries"):
-        build_model(Model(name=str(gpt2)), task=task_named("sst2"), tokenizer=Larger(), max_length=16, seed=0)
+    with pytest.raises(ModelError, match="61 tokens"):
+        build_model(ModelConfig(name=str(gpt2)), task=task_named("sst2"), tokenizer=Larger(), max_length=16, seed=0)
+
+
+def test_a_head_for_other_classes_is_refused_in_words(tmp_path):
+    """It was a RuntimeError about sizes, reported as if the folder had no model in it."""
+    sizes = dict(vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    BertForSequenceClassification(BertConfig(**sizes, num_labels=6)).save_pretrained(tmp_path / "six")
+    with pytest.raises(ModelError, match=r"has 6 classes[\s\S]*'sst2' has 2[\s\S]*try[\s\S]*AutoModel") as error:
+        build(tmp_path / "six")
+    assert str(tmp_path / "six") in str(error.value)
+    # what it says to try
+    AutoModel.from_pretrained(tmp_path / "six").save_pretrained(tmp_path / "none")
+    assert build(tmp_path / "none").classifier.out_features == 2
+    assert build(tmp_path / "six", from_scratch=True).classifier.out_features == 2
+
+
+def test_a_real_classifier_of_two_classes_is_refused_for_three(shared_model):
+    with pytest.raises(ModelError, match=r"has 2 classes[\s\S]*'mnli' has 3"):
+        build(shared_model("bert-tiny-question-classifier"), task="mnli")

@@ -173,17 +173,17 @@ def test_initializer_range_is_used() -> None:
 
 
 def test_dropout_modules_sit_in_the_named_places() -> None:
-    places = [name for name, module in causal_lm(dropout=0.3).named_modules() if isinstance(module, nn.Dropout)]
+    layers = [name for name, module in causal_lm(dropout=0.3).named_modules() if isinstance(module, nn.Dropout)]
     blocks = [
-        f"model.blocks.{idx}.{place}"
+        f"model.blocks.{idx}.{layer}"
         for idx in range(2)
-        for place in (
+        for layer in (
             "attention.output_dropout",
             "feed_forward.activation_dropout",
             "feed_forward.output_dropout",
         )
     ]
-    assert places == ["model.embedding_dropout", *blocks]
+    assert layers == ["model.embedding_dropout", *blocks]
     assert all(module.p == 0.3 for module in causal_lm(dropout=0.3).modules() if isinstance(module, nn.Dropout))
 
 
@@ -208,7 +208,7 @@ def test_attention_probabilities_are_dropped_only_in_training(device: str, monke
     """By torch's fused attention where it can, by ourselves on a CPU, where it cannot."""
     fused: list[float] = []
     ours: list[float] = []
-    attend, drop = F.scaled_dot_product_attention, gpt.drop
+    attend, drop = F.scaled_dot_product_attention, gpt.fast_dropout
 
     def recording(*args: Any, dropout_p: float, **kwargs: Any) -> Tensor:
         fused.append(dropout_p)
@@ -219,7 +219,7 @@ def test_attention_probabilities_are_dropped_only_in_training(device: str, monke
         return drop(given, p)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", recording)
-    monkeypatch.setattr(gpt, "drop", dropping)
+    monkeypatch.setattr(gpt, "fast_dropout", dropping)
     model = causal_lm(dropout=0.3).to(device)
     model(tokens(1, 4).to(device))
     model.train()(tokens(1, 4).to(device))
@@ -278,7 +278,7 @@ def test_sdpa_equals_eager(causal: bool, side: str) -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_no_mask_is_materialised_without_padding(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_mask_is_materialized_without_padding(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     masks: list[Tensor | None] = []
     attend = F.scaled_dot_product_attention
 
@@ -308,10 +308,10 @@ def test_hidden_states_and_attentions_are_returned() -> None:
     assert isinstance(model(tokens(2, 6), return_dict=False), tuple)
 
 
-# Causal language modelling
+# Causal language modeling
 
 
-def test_language_modelling_loss_is_the_next_token_cross_entropy() -> None:
+def test_language_modeling_loss_is_the_next_token_cross_entropy() -> None:
     model = causal_lm()
     ids = tokens(2, 6)
     labels = ids.clone()
@@ -348,8 +348,8 @@ def test_a_cached_continuation_gives_the_logits_of_the_whole_sequence(with_mask:
     begun = model(ids[:, :5], attention_mask=mask[:, :5] if mask is not None else None, use_cache=True)
     assert begun.past_key_values.get_seq_length() == 5
     continued = model(ids[:, 5:], attention_mask=mask, past_key_values=begun.past_key_values)
-    whole = model(ids, attention_mask=mask)
-    torch.testing.assert_close(continued.logits, whole.logits[:, 5:], atol=1e-5, rtol=1e-5)
+    at_once = model(ids, attention_mask=mask)
+    torch.testing.assert_close(continued.logits, at_once.logits[:, 5:], atol=1e-5, rtol=1e-5)
 
 
 def test_only_a_causal_model_makes_a_cache() -> None:
@@ -454,7 +454,7 @@ def test_classification_loss_is_the_cross_entropy() -> None:
     torch.testing.assert_close(halved, outputs.loss / 2)
 
 
-def test_a_classifier_keeps_no_cache_and_no_language_modelling_head() -> None:
+def test_a_classifier_keeps_no_cache_and_no_language_modeling_head() -> None:
     model = classifier()
     caches: list[Any] = []
     model.model.register_forward_hook(lambda _, args, output: caches.append(output.past_key_values))
@@ -540,7 +540,12 @@ def test_the_module_can_be_imported_twice(monkeypatch: pytest.MonkeyPatch) -> No
         assert type(model) is again.OelmGPTForCausalLM
         assert AutoConfig.for_model("oelm-gpt").__class__ is again.OelmGPTConfig
     finally:
-        AutoConfig.register("oelm-gpt", OelmGPTConfig, exist_ok=True)
+        for auto, name in (
+            (AutoModel, "OelmGPTModel"),
+            (AutoModelForCausalLM, "OelmGPTForCausalLM"),
+            (AutoModelForSequenceClassification, "OelmGPTForSequenceClassification"),
+        ):
+            auto.register(OelmGPTConfig, getattr(gpt, name), exist_ok=True)  # the last import counts, as on a reload
     assert type(AutoModelForCausalLM.from_config(tiny())) is OelmGPTForCausalLM
 
 

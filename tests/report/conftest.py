@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from made_bench import write_bench, write_shapes
+from made_bench import write_bench
 from made_runs import STUDY, make_runs, study_of
 from oelm.analysis.results import Results, read_results
-from oelm.report.content import Content, content_of
+from oelm.report.blocks import Content
+from oelm.report.write import build_content
 
 HOSTILE = "<script>window.hacked=1</script> $x$ `code` *bold* | cell #panic(1) &amp;"
 ARMS = {
@@ -97,9 +98,8 @@ def made(tmp_path_factory):
     study = rich_study()
     folder = make_runs(tmp_path_factory.mktemp("rich"), study, accuracy=truth, change=lively)
     write_bench(folder, study, RATIOS, warnings=[f"the machine was busy {HOSTILE}"])
-    write_shapes(folder, study, ("freeze-only", "oelm-freeze"))
     results = read_results(folder)
-    return Made(folder=folder, results=results, content=content_of(results))
+    return Made(folder=folder, results=results, content=build_content(results))
 
 
 @pytest.fixture
@@ -109,10 +109,10 @@ def bad_runs(tmp_path):
     def change(cell, record):
         if cell.arm == "freeze-only" and cell.seed == 0:
             nothing = {"step": 100, "splits": {"validation": {"loss": 0.5}}}
-            return replace(record, report={"final": nothing, "chosen": nothing})
+            return replace(record, report={"final": nothing, "best": nothing})
         if cell.arm == "freeze-only" and cell.seed == 1:
             number = {"step": 100, "splits": {"validation": {"accuracy": float("nan"), "loss": 0.5}}}
-            return replace(record, report={"final": number, "chosen": number})
+            return replace(record, report={"final": number, "best": number})
         if cell.arm == "freeze-only" and cell.seed == 2:
             return replace(record, status="diverged", report={}, error={"what": f"the loss is NaN {HOSTILE}"})
         return None if cell.arm == "freeze-only" and cell.seed == 3 else record
@@ -124,7 +124,7 @@ def bad_runs(tmp_path):
     (place / "seed-1" / "record.json").write_text(json.dumps(newer | {"format": 99}))
     for name in ("record.json", "cell.json"):
         other = json.loads((place / "seed-2" / name).read_text())
-        where = other["made_with"] if name == "record.json" else other
+        where = other["spec"] if name == "record.json" else other
         where["study"] = "another <b>study</b>"
         (place / "seed-2" / name).write_text(json.dumps(other))
     (place / "seed-3" / "record.json").unlink()

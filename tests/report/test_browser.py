@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from oelm.report.write import write_report
-from oelm.words.text import table
+from oelm.text.messages import load_messages
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -148,7 +148,7 @@ def shown_text(browser):
 
 def fixed_words():
     """Every row of the tables without the parts that are filled in."""
-    for key, text in table().items():
+    for key, text in load_messages().items():
         if key == "page-other-language" or text.en == text.zh:
             continue
         for lang in ("en", "zh"):

@@ -40,7 +40,9 @@ def test_formats_languages_and_another_folder(runs, tmp_path):
     assert result.exit_code == 0, result.output
     (made,) = json.loads(result.stdout)
     assert made["study"] == "one"
-    assert "与 baseline 相比" in made["verdict"]
+    assert "与 baseline 相比" in made["text"]
+    assert made["verdict"] in ("better", "worse", "equivalent", "inconclusive", "invalid", "mixed")
+    assert {"arm", "verdict", "estimate", "interval", "p_differs", "n", "margin"} <= made["comparisons"][0].keys()
     assert {path.name for path in out.iterdir()} == {"report.html", "report.zh.md", "report.zh.pdf", "report-figures"}
     assert [*map(str, (out / "report.html", out / "report.zh.md", out / "report.zh.pdf"))] == made["files"]
     assert not list((runs / "one").glob("report*"))
@@ -54,8 +56,8 @@ def test_several_studies_elsewhere_do_not_overwrite_each_other(runs, tmp_path):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--format", "hmtl"], "no report format 'hmtl'; did you mean 'html'"),
-        (["--format", ","], "no report format is named"),
+        (["--format", "hmtl"], "unknown report format 'hmtl'; did you mean 'html'"),
+        (["--format", ","], "no report format is given"),
         (["--lang", "zhh"], "language 'zhh'; did you mean 'zh'"),
     ],
 )

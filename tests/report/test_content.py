@@ -12,11 +12,12 @@ import oelm.report
 from made_runs import STUDY, make_runs, study_of
 from oelm.analysis.results import read_results
 from oelm.errors import CellError
-from oelm.report.content import content_of, overall
-from oelm.report.page import page
-from oelm.report.sections import Folded, Table
-from oelm.report.shown import named
-from oelm.words.text import table as words_table
+from oelm.report.blocks import Folded, Table
+from oelm.report.render.html import render_html
+from oelm.report.sections.summary import overall_verdict
+from oelm.report.write import build_content
+from oelm.text.messages import join_names
+from oelm.text.messages import load_messages as words_table
 
 pytestmark = pytest.mark.slow
 
@@ -51,10 +52,10 @@ def test_the_order(made):
         "figures",
         "differences",
         "hypotheses",
-        "practice",
+        "recommendations",
         "claims",
         "provenance",
-        "left-out",
+        "excluded",
     ]
 
 
@@ -75,14 +76,14 @@ def test_the_verdict_names_every_arm_with_its_numbers(made):
 def test_all_invalid_says_so_with_the_codes(tmp_path):
     arms = {
         "baseline": {"init": "keep", "freeze": "none"},
-        "oelm-freeze": {"init": "orthogonalize", "scale": "match", "freeze": "qk", "changes": {"optimizer.lr": 1e-3}},
+        "oelm-freeze": {"init": "orthogonalize", "scale": "match", "freeze": "qk", "overrides": {"optimizer.lr": 1e-3}},
     }
     results = read_results(make_runs(tmp_path, study_of(arms=arms)))
-    content = content_of(results)
+    content = build_content(results)
     assert content.verdict.kind == "invalid"
     assert content.verdict.text.en == "No comparison of this study is valid: LR-DIFFERS."
     assert "LR-DIFFERS" in content.verdict.text.zh
-    quality = rows(content, "practice")[0]
+    quality = rows(content, "recommendations")[0]
     assert quality[1:] == ["\u2013", "no evidence yet: the comparisons are invalid (LR-DIFFERS)"]
     assert ["oelm-freeze", "orthogonalize", "match", "qk", "0.001"] in rows(content, "differences")
 
@@ -92,31 +93,31 @@ def test_many_arms_are_grouped_by_verdict(tmp_path):
     arms |= {f"arm-{k}": {"init": "keep", "freeze": "qk"} for k in range(9)}
     study = study_of(arms=arms, seeds=[0, 1, 2])
     results = read_results(make_runs(tmp_path, study, accuracy={"baseline": 0.95}, examples=400))
-    sentence = overall(results).text.en
+    sentence = overall_verdict(results).text.en
     assert sentence.startswith("Against baseline in accuracy: worse: arm-")
     by_kind = {part.split(": ")[-2]: part.split(": ")[-1] for part in sentence.rstrip(".").split("; ")}
     for kind, told in by_kind.items():
         arms = [arm for arm, one in results.comparisons.items() if one.verdict == kind]
-        assert told == named(arms).en
+        assert told == join_names(arms).en
     assert set(by_kind) == {one.verdict for one in results.comparisons.values()}
     assert " and " in by_kind["worse"]
 
 
 def test_without_the_baseline_it_says_that_there_is_nothing_to_compare_with(tmp_path):
     folder = make_runs(tmp_path, change=lambda cell, record: None if cell.arm == "baseline" else record)
-    content = content_of(read_results(folder))
+    content = build_content(read_results(folder))
     assert content.verdict.text.en == "There is nothing to compare with: baseline has no results."
-    assert ["baseline", "no record of these seeds: 0, 1, 2, 3, 4"] in rows(content, "left-out")
+    assert ["baseline", "no record of these seeds: 0, 1, 2, 3, 4"] in rows(content, "excluded")
 
 
 @pytest.mark.parametrize("seeds", [[0], [0, 1]])
 def test_few_seeds(tmp_path, seeds):
-    content = content_of(read_results(make_runs(tmp_path, study_of(seeds=seeds), accuracy={"oelm-freeze": 0.7})))
+    content = build_content(read_results(make_runs(tmp_path, study_of(seeds=seeds), accuracy={"oelm-freeze": 0.7})))
     everything = repr(content)
     assert "inf" not in re.findall(r"[+-](inf|nan)", everything)
     if len(seeds) == 1:
         assert "no interval" in content.verdict.text.en
-        assert content.verdict.kind == "undecided"
+        assert content.verdict.kind == "inconclusive"
 
 
 def test_identical_arms_are_no_evidence(tmp_path):
@@ -128,16 +129,16 @@ def test_identical_arms_are_no_evidence(tmp_path):
         record["report"] = json.loads((first / "record.json").read_text())["report"]
         (place / "record.json").write_text(json.dumps(record))
         (place / "predictions.parquet").write_bytes((first / "predictions.parquet").read_bytes())
-    content = content_of(read_results(folder))
-    assert content.verdict.kind == "undecided"
-    assert rows(content, "practice")[0][2] == "no evidence yet"
+    content = build_content(read_results(folder))
+    assert content.verdict.kind == "inconclusive"
+    assert rows(content, "recommendations")[0][2] == "no evidence yet"
 
 
 def test_no_predictions_still_gives_a_report(tmp_path):
     folder = make_runs(tmp_path)
     for path in folder.rglob("predictions.parquet"):
         path.unlink()
-    content = content_of(read_results(folder))
+    content = build_content(read_results(folder))
     assert "95 % interval" in content.verdict.text.en
 
 
@@ -178,8 +179,8 @@ def test_statistics_show_both_sources(made):
     assert [row[1] for row in tests] == ["0", "1", "2", "3", "4"]
 
 
-def test_practice_follows_the_verdicts(made):
-    found = {row[0]: row[1:] for row in rows(made.content, "practice")}
+def test_recommendations_follow_the_verdicts(made):
+    found = {row[0]: row[1:] for row in rows(made.content, "recommendations")}
     assert found["the best quality"][0] == "oelm-nofreeze"
     assert set(found["the fastest steps"][0].split(", ")) == {"freeze-only", "oelm-freeze", "oelm-random_2"}
     assert "7.8%" in found["the fewest trainable parameters"][1]
@@ -202,7 +203,7 @@ def test_claims_that_the_study_retests_come_first(made):
 
 
 def test_a_study_that_retests_nothing_says_so(tmp_path):
-    content = content_of(read_results(make_runs(tmp_path)))
+    content = build_content(read_results(make_runs(tmp_path)))
     assert "re-tests none" in repr(section(content, "claims").blocks[1])
 
 
@@ -211,7 +212,7 @@ def test_found_differences_are_marked(tmp_path):
         slower = record.provenance | {"threads": 1 if cell.arm == "oelm-freeze" else 2}
         return replace(record, provenance=slower)
 
-    content = content_of(read_results(make_runs(tmp_path, change=change)))
+    content = build_content(read_results(make_runs(tmp_path, change=change)))
     (table,) = tables(section(content, "differences").blocks)
     assert [column.title.en for column in table.columns] == ["Arm", "init", "scale", "freeze", "threads (found)"]
     assert [row.cells[-1].text.en for row in table.rows] == ["2", "2", "1"]
@@ -221,16 +222,16 @@ def test_found_differences_are_marked(tmp_path):
 def test_nothing_is_dropped_in_silence(bad_runs):
     """Every cell of the study is counted among the results, or is named with its reason."""
     results = read_results(bad_runs)
-    content = content_of(results)
-    reasons = dict(rows(content, "left-out"))
-    assert "its accuracy is no number" in reasons["freeze-only/seed-0"]
-    assert reasons["freeze-only/seed-1"] == "its accuracy is no number (nan)"
+    content = build_content(results)
+    reasons = dict(rows(content, "excluded"))
+    assert "its accuracy is not a number" in reasons["freeze-only/seed-0"]
+    assert reasons["freeze-only/seed-1"] == "its accuracy is not a number (nan)"
     assert reasons["freeze-only/seed-2"].startswith("diverged: the loss is NaN")
     assert reasons["freeze-only"] == "no record of these seeds: 3"
     assert "cannot be read" in reasons["oelm-freeze/seed-0"]
     assert "format 99" in reasons["oelm-freeze/seed-1"]
     assert "another study, another <b>study</b>" in reasons["oelm-freeze/seed-2"]
-    assert "has not come to its end" in reasons["oelm-freeze/seed-3"]
+    assert "not finished" in reasons["oelm-freeze/seed-3"]
     counted = {f"{arm}/seed-{seed}" for arm in results.arms for seed in results.values(arm, "accuracy")}
     told = set(reasons) | {"freeze-only/seed-3"}
     assert counted | told >= {f"{arm}/seed-{seed}" for arm in results.study.arms for seed in results.study.seeds}
@@ -256,7 +257,7 @@ def test_a_thousand_cells(tmp_path):
             place = folder / arm / f"seed-{seed}"
             place.mkdir(parents=True)
             record = json.loads(json.dumps(kept["record.json"]))
-            record["made_with"]["seed"] = seed
+            record["spec"]["seed"] = seed
             record["start"]["batches"] = record["start"]["weights"] = str(seed)
             for model in record["report"].values():
                 model["splits"]["validation"] = {"accuracy": (150 + (seed * 7 + len(arm)) % 20) / 200}
@@ -265,31 +266,42 @@ def test_a_thousand_cells(tmp_path):
     (folder / "study.json").write_text(json.dumps(study.to_dict()))
     results = read_results(folder)
     assert len(results.records) == 1000
-    text = page(content_of(results))
+    text = render_html(build_content(results))
     assert text.count("record.json") >= 1000
     assert len(text) < 3_000_000
 
 
 def test_made_twice_it_is_the_same(made):
-    assert content_of(read_results(made.folder)) == made.content
+    assert build_content(read_results(made.folder)) == made.content
 
 
 def test_named():
-    assert named(["a", "b"]).en == "a, b"
-    assert named([str(k) for k in range(9)]).en == "0, 1, 2, 3, 4, 5 and 3 more"
+    assert join_names(["a", "b"]).en == "a, b"
+    assert join_names([str(k) for k in range(9)]).en == "0, 1, 2, 3, 4, 5 and 3 more"
 
 
 # -- words ---------------------------------------------------------------------------------------------------------
 
 SOURCES = [*REPORT.rglob("*.py"), *REPORT.rglob("*.jinja"), REPORT.parent / "cli" / "report.py"]
 FAMILIES = {
-    "word-": ["better", "worse", "equivalent", "undecided", "invalid", "mixed", "supported", "refuted", "warn", "note"],
-    "is-": ["better", "worse", "equivalent", "undecided", "invalid"],
+    "word-": [
+        "better",
+        "worse",
+        "equivalent",
+        "inconclusive",
+        "invalid",
+        "mixed",
+        "supported",
+        "refuted",
+        "warn",
+        "note",
+    ],
+    "is-": ["better", "worse", "equivalent", "inconclusive", "invalid"],
     "better-": ["higher", "lower"],
-    "status-": ["done", "running", "stopped", "waiting", "failed", "diverged", "audit-failed"],
+    "status-": ["done", "running", "stopped", "pending", "failed", "diverged", "audit-failed"],
     "heads-": ["start", "final"],
     "entropy-": ["start", "final"],
-    "practice-": ["quality", "memory", "fastest"],
+    "recommend-": ["quality", "memory", "fastest"],
     "times-": ["precision", "budget", "interrupted"],
     "part-": ["step", "forward", "backward", "optimizer", "best"],
     "column-": ["forward", "backward", "optimizer", "at-best", "reached", "outliers", "whole-runs"],
@@ -300,7 +312,7 @@ def keys_used():
     for path in SOURCES:
         text = path.read_text()
         yield from re.findall(r'say\(\s*"([\w-]+)"\s*[,)]', text)
-        yield from re.findall(r'"((?:axis|corner|overall|practice|differences|figure|times|part)-[\w-]+)"', text)
+        yield from re.findall(r'"((?:axis|corner|overall|recommend|differences|figure|times|part)-[\w-]+)"', text)
         for prefix in re.findall(r'say\(\s*f?"([\w-]+-)(?:\{|")', text):
             yield from (prefix + rest for rest in FAMILIES.get(prefix, []))
 
@@ -320,7 +332,7 @@ def test_both_languages_have_the_same_places_to_fill():
 def test_each_language_is_itself():
     chinese = re.compile(r"[\u4e00-\u9fff]")
     for key, text in words_table().items():
-        if key == "page-other-language":  # it names the other one
+        if key in ("page-other-language", "verbatim"):  # it names the other one; it is not translated
             continue
         assert not chinese.search(text.en), key
         without = re.sub(r"\{[^}]*\}", "", text.zh)

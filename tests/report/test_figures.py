@@ -12,18 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oelm.report
-from made_bench import ratio, write_bench, write_shapes
+from made_bench import ratio, write_bench
 from made_runs import make_runs, study_of
 from oelm.analysis.results import read_results
-from oelm.report.convergence import convergence
-from oelm.report.figures import MOST_POINTS, plots
-from oelm.report.plot import Plot, shown, thinned
-from oelm.report.svg import INK, PALETTE, drawing, for_page, for_paper, styles
-from oelm.words.text import Text, plain
+from oelm.format import format_number
+from oelm.message import Text
+from oelm.report.figures.convergence import MOST_POINTS, convergence
+from oelm.report.figures.plot import Plot, thinned
+from oelm.report.figures.svg import INK, PALETTE, drawing, for_page, for_paper, styles
+from oelm.report.sections.figures import figures_section
+from oelm.text.messages import untranslated
 
 pytestmark = pytest.mark.slow
 
-NAMES = ["curves", "forest", "corners", "size", "speed", "timed", "shapes", "tuning", "best-of-k", "heads", "entropy"]
+NAMES = ["curves", "forest", "corners", "size", "speed", "timed", "tuning", "best-of-k", "heads", "entropy"]
 NASTY = "<script>alert(\"1\")</script> $x^2$ & 'y'"
 
 
@@ -56,7 +58,7 @@ def test_every_point_says_arm_seed_and_value(made):
     size = tips(figures(made.content)["size"].svg)
     for arm in made.results.arms:
         for seed, value in made.results.values(arm, "accuracy").items():
-            assert f"{arm}, seed {seed}: {shown(value)}" in size
+            assert f"{arm}, seed {seed}: {format_number(value)}" in size
 
 
 def test_points_are_where_their_values_are(made):
@@ -76,7 +78,7 @@ def tips_of(element):
 
 
 def test_everything_of_an_arm_is_marked_as_its_own(made):
-    """In every figure, what has an arm's colour can be hidden with it."""
+    """In every figure, what has an arm's color can be hidden with it."""
     look = styles(made.results.arms, "baseline")
     for name, one in figures(made.content).items():
         root = ElementTree.fromstring(one.svg)
@@ -96,7 +98,7 @@ def iterate(step, start):
 
 
 def test_the_same_bytes_every_time(made):
-    again = {one.name: one.svg for one in plots(read_results(made.folder))}
+    again = {one.name: one.svg for one in figures_section(read_results(made.folder))}
     assert again == {name: one.svg for name, one in figures(made.content).items()}
 
 
@@ -113,19 +115,19 @@ def test_what_there_is_nothing_of_is_not_drawn_and_says_why(tmp_path):
     nothing = {"step": 100, "splits": {"validation": {}}}
 
     def change(cell, record):
-        return replace(record, evaluations=[], report={"final": nothing, "chosen": nothing}, counts={})
+        return replace(record, evaluations=[], report={"final": nothing, "best": nothing}, counts={})
 
     folder = make_runs(tmp_path, study, change=change)
     for path in folder.rglob("steps.jsonl"):
         path.unlink()
-    for one in plots(read_results(folder)):
+    for one in figures_section(read_results(folder)):
         assert one.svg is None, one.name
         assert one.caption.en
         assert one.caption.zh != one.caption.en
 
 
 def test_one_seed_is_drawn_without_intervals(tmp_path):
-    found = {one.name: one for one in plots(read_results(make_runs(tmp_path, study_of(seeds=[3]))))}
+    found = {one.name: one for one in figures_section(read_results(make_runs(tmp_path, study_of(seeds=[3]))))}
     assert "95 % interval \u2013 to \u2013" in " ".join(tips(found["forest"].svg))
     assert found["size"].svg is not None
     assert not any("nan" in (one.svg or "") for one in found.values())
@@ -137,7 +139,7 @@ def test_damaged_measurements_of_heads_are_passed_over(tmp_path):
     def change(cell, record):
         return replace(record, heads=broken[cell.seed % 3])
 
-    found = {one.name: one for one in plots(read_results(make_runs(tmp_path, change=change)))}
+    found = {one.name: one for one in figures_section(read_results(make_runs(tmp_path, change=change)))}
     assert found["heads"].svg is None
     assert found["entropy"].svg is None
 
@@ -172,45 +174,16 @@ def test_marks_of_the_bench_are_where_their_values_are(made):
     assert marks["oelm-nofreeze"] == pytest.approx(one + (1.0 - first) * scale, abs=0.1)
 
 
-def test_shapes_are_drawn_with_a_line_for_each_length_and_batch(made):
-    svg = figures(made.content)["shapes"].svg
-    found = tips(svg)
-    assert len(found) == 2 * 3 * 2
-    assert "oelm-freeze, width 512, 128 tokens, batch 32: 0.9550, 95 % interval 0.9455 to 0.9646" in found
-    root = ElementTree.fromstring(svg)
-    lines = [
-        group
-        for group in root.iter()
-        if group.get("data-arm") == "oelm-freeze"
-        and any("stroke-dasharray" in path.get("style", "") for path in group.iter())
-    ]
-    assert len(lines) == 2, "the best that freezing could do, for every length and batch"
-    words = [one.text for one in root.iter() if one.tag.endswith("text")]
-    assert {"32 tokens, batch 8", "128 tokens, batch 32", "freeze-only", "128", "256", "512"} <= set(words)
-
-
 def test_a_bench_of_few_rounds_is_drawn_without_intervals(tmp_path):
     study = study_of(seeds=[0])
     folder = write_bench(make_runs(tmp_path, study, examples=60), study, {"oelm-freeze": ratio(0.95, rounds=3)})
-    timed = next(one for one in plots(read_results(folder)) if one.name == "timed")
+    timed = next(one for one in figures_section(read_results(folder)) if one.name == "timed")
     assert "oelm-freeze, whole step: 0.9500, 95 % interval \u2013 to \u2013" in tips(timed.svg)
     assert "nan" not in timed.svg
 
 
-def test_more_shapes_than_can_be_told_apart_are_counted(tmp_path):
-    study = study_of(seeds=[0])
-    points = [
-        {"width": 64, "length": length, "batch": 8, "arm": "oelm-freeze", "ratio": ratio(0.97), "ceiling": 0.04}
-        for length in range(1, 15)
-    ]
-    folder = write_shapes(make_runs(tmp_path, study, examples=60), study, (), points=points)
-    shapes = next(one for one in plots(read_results(folder)) if one.name == "shapes")
-    assert len(tips(shapes.svg)) == 11
-    assert "Not drawn for lack of room: 3 more." in shapes.caption.en
-
-
 @pytest.mark.parametrize("number", [3, 7, 10])
-def test_arms_are_told_apart_without_colour(number):
+def test_arms_are_told_apart_without_color(number):
     arms = [f"arm-{k}" for k in range(number)]
     look = styles(arms, "arm-0")
     assert len({style.marker for style in look.values()}) == number
@@ -218,20 +191,20 @@ def test_arms_are_told_apart_without_colour(number):
     assert look["arm-0"].color == INK
 
 
-def test_neighbouring_colours_differ_in_grey():
-    def grey(color):
+def test_neighboring_colors_differ_in_gray():
+    def gray(color):
         r, g, b = (int(color[k : k + 2], 16) / 255 for k in (1, 3, 5))
         return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
-    assert all(abs(grey(a) - grey(b)) > 0.04 for a, b in itertools.pairwise(PALETTE))
+    assert all(abs(gray(a) - gray(b)) > 0.04 for a, b in itertools.pairwise(PALETTE))
 
 
 def nasty_drawing():
     with drawing() as draw:
         (axes,) = draw.axes()
         points = axes.scatter([1, 2], [3, 4], color=PALETTE[0])
-        draw.mark(points, arm=NASTY, tips=[plain(NASTY), Text("two", "二")])
-        draw.word(axes.title, plain(NASTY))
+        draw.mark(points, arm=NASTY, tips=[untranslated(NASTY), Text("two", "二")])
+        draw.word(axes.title, untranslated(NASTY))
         draw.word(axes.xaxis.label, Text("words", "文字"))
         return draw.finish()
 
@@ -257,7 +230,7 @@ def test_on_paper_it_is_one_language_in_black():
     assert "currentColor" not in en
 
 
-def test_on_a_page_it_has_both_languages_and_the_pages_colours():
+def test_on_a_page_it_has_both_languages_and_the_pages_colors():
     page = for_page(nasty_drawing(), "one")
     assert '<tspan class="en">words</tspan><tspan class="zh">文字</tspan>' in page
     assert "currentColor" in page
@@ -306,12 +279,12 @@ def test_convergence_is_to_what_every_arm_reaches(tmp_path):
     one = found.reached["baseline"][0]
     log = next(iter(results.records))
     assert one.seconds == pytest.approx(results.steps(log).seconds[:60].sum())
-    speed = next(one for one in plots(results) if one.name == "speed")
+    speed = next(one for one in figures_section(results) if one.name == "speed")
     assert "never reached it, so they are not drawn there: oelm-freeze" in speed.caption.en
 
 
 def test_lower_is_better_turns_the_target_around(tmp_path):
-    study = study_of(compare={"against": "baseline", "primary": {"metric": "loss", "better": "lower"}}, seeds=[0])
+    study = study_of(compare={"baseline": "baseline", "metric": "loss"}, seeds=[0])
     losses = {"baseline": [0.9, 0.4], "freeze-only": [0.6, 0.5], "oelm-freeze": [0.3, 0.2]}
 
     def change(cell, record):

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oelm.analysis.results import read_results
-from oelm.report.content import content_of
-from oelm.report.markdown import escaped, figure_files, markdown
-from oelm.report.write import write_report
+from oelm.report.render.markdown import escaped, figure_files, render_markdown
+from oelm.report.write import build_content, write_report
 
 
 def cells(line):
@@ -20,7 +19,7 @@ def cells(line):
 
 def test_tables_are_whole(made):
     """A name with a bar in it is no new column."""
-    lines = markdown(made.content).splitlines()
+    lines = render_markdown(made.content).splitlines()
     width = None
     rows = 0
     for line in lines:
@@ -34,13 +33,13 @@ def test_tables_are_whole(made):
 
 
 def test_it_says_what_the_content_says(made, hostile):
-    text = markdown(made.content)
+    text = render_markdown(made.content)
     assert escaped(hostile) in text
     assert "<script" not in text
     headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
     assert headings == [one.title.en for one in made.content.sections]
     assert escaped(made.content.verdict.text.en) in text
-    chinese = markdown(made.content, lang="zh")
+    chinese = render_markdown(made.content, lang="zh")
     assert escaped(made.content.verdict.text.zh) in chinese
     assert [line[3:] for line in chinese.splitlines() if line.startswith("## ")] == [
         one.title.zh for one in made.content.sections
@@ -53,7 +52,7 @@ def test_pictures_and_records_are_there(made, tmp_path):
         assert path.name == name
         text = path.read_text(encoding="utf-8")
         pictures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", text)
-        assert len(pictures) == 11
+        assert len(pictures) == 10
         assert all((tmp_path / picture).is_file() for picture in pictures)
         links = set(re.findall(r"(?<!!)\[[^\]]*\]\(([^)]*record\.json)\)", text))
         assert len(links) == 25
@@ -69,8 +68,8 @@ def test_a_picture_that_is_no_longer_drawn_goes(made, tmp_path):
 
 
 def test_made_twice_it_is_the_same(made):
-    again = content_of(read_results(made.folder))
-    assert markdown(again) == markdown(made.content)
+    again = build_content(read_results(made.folder))
+    assert render_markdown(again) == render_markdown(made.content)
     assert figure_files(again) == figure_files(made.content)
 
 

@@ -10,10 +10,9 @@ from urllib.parse import unquote
 import pytest
 
 from oelm.analysis.results import read_results
-from oelm.report.content import content_of
-from oelm.report.page import TEMPLATES, both, page
-from oelm.report.write import write_report
-from oelm.words.text import Text
+from oelm.message import Text
+from oelm.report.render.html import TEMPLATES, both, render_html
+from oelm.report.write import build_content, write_report
 
 VOID = {"meta", "input", "br", "img", "path", "use"}
 
@@ -38,7 +37,7 @@ class Parsed(HTMLParser):
 
 @pytest.fixture(scope="module")
 def text(made):
-    return page(made.content)
+    return render_html(made.content)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +74,7 @@ def test_hostile_words_are_shown_and_not_run(parsed, hostile):
 
 
 def test_errors_in_records_are_text_too(bad_runs, hostile):
-    parsed = Parsed(page(content_of(read_results(bad_runs))))
+    parsed = Parsed(render_html(build_content(read_results(bad_runs))))
     shown = "".join(parsed.text)
     assert f"the loss is NaN {hostile}" in shown
     assert "another <b>study</b>" in shown
@@ -103,12 +102,12 @@ def test_ids_are_unique(parsed):
 
 def test_it_is_small_and_the_same_every_time(made, text):
     assert len(text.encode()) < 1_000_000
-    assert page(content_of(read_results(made.folder))) == text
+    assert render_html(build_content(read_results(made.folder))) == text
 
 
 def test_it_opens_in_the_language_asked_for(made, text):
     assert '<html lang="en">' in text
-    chinese = page(made.content, lang="zh")
+    chinese = render_html(made.content, lang="zh")
     assert chinese.replace('<html lang="zh-CN">', '<html lang="en">') == text
 
 
@@ -144,7 +143,7 @@ def test_the_script_shows_no_words_of_its_own():
     assert re.findall(r"textContent = (.*);", source) == ['[point, ...below.slice(0, 7)].map(told).join("\\n")']
 
 
-def test_the_style_knows_every_colour():
+def test_the_style_knows_every_color():
     style = Path(TEMPLATES / "page.css").read_text()
     for number in range(6):
         assert style.count(f"--arm-{number}:") == 3, "light, dark and print"

@@ -6,16 +6,16 @@ import pytest
 
 from oelm.analysis.results import read_results
 from oelm.errors import ReportError
-from oelm.report import pdf as paper
-from oelm.report.content import content_of
-from oelm.report.pdf import pdf
+from oelm.report.render import pdf as paper
+from oelm.report.render.pdf import render_pdf
+from oelm.report.write import build_content
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def english(made):
-    return pdf(made.content)
+    return render_pdf(made.content)
 
 
 def test_it_is_a_pdf_with_pages(english):
@@ -25,7 +25,7 @@ def test_it_is_a_pdf_with_pages(english):
 
 
 def test_made_twice_it_is_the_same_and_has_no_date(made, english):
-    assert pdf(content_of(read_results(made.folder))) == english
+    assert render_pdf(build_content(read_results(made.folder))) == english
     assert not re.search(rb"CreationDate \(D:20(?!7)", english)
 
 
@@ -38,7 +38,7 @@ def test_names_are_no_code(made, english):
 def test_chinese_is_another_text(made, english):
     if not any(family in paper.typst.Fonts().families() for family in paper.CHINESE):
         pytest.skip("no font with Chinese characters is installed")
-    chinese = pdf(made.content, lang="zh")
+    chinese = render_pdf(made.content, lang="zh")
     assert chinese.startswith(b"%PDF-")
     assert chinese != english
 
@@ -46,8 +46,8 @@ def test_chinese_is_another_text(made, english):
 def test_without_a_chinese_font_it_says_what_to_install(made, monkeypatch):
     monkeypatch.setattr(paper, "CHINESE", ())
     with pytest.raises(ReportError, match="fonts-noto-cjk"):
-        pdf(made.content, lang="zh")
+        render_pdf(made.content, lang="zh")
 
 
 def test_bad_records_still_give_a_pdf(bad_runs):
-    assert pdf(content_of(read_results(bad_runs))).startswith(b"%PDF-")
+    assert render_pdf(build_content(read_results(bad_runs))).startswith(b"%PDF-")

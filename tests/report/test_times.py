@@ -4,15 +4,15 @@ import re
 
 import pytest
 
-from made_bench import edited, ratio, write_bench, write_shapes
+from made_bench import edited, ratio, write_bench
 from made_runs import TEXT, make_runs, make_text_runs, study_of, text_study_of
 from oelm.analysis.results import read_results
-from oelm.report.content import content_of
-from oelm.report.figures import plots
-from oelm.report.markdown import escaped, markdown
-from oelm.report.page import page
-from oelm.report.pdf import _plain, pdf
-from oelm.report.sections import Bullets, Prose, Table
+from oelm.report.blocks import Bullets, Prose, Table
+from oelm.report.render.html import render_html
+from oelm.report.render.markdown import escaped, render_markdown
+from oelm.report.render.pdf import _plain, render_pdf
+from oelm.report.sections.figures import figures_section
+from oelm.report.write import build_content
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def small(tmp_path):
 
     def report(told=0.95, change=None, **parts):
         write_bench(folder, study, {"oelm-freeze": told}, **parts)
-        return content_of(read_results(edited(folder, change) if change else folder))
+        return build_content(read_results(edited(folder, change) if change else folder))
 
     return report
 
@@ -93,17 +93,17 @@ def test_the_circumstances_are_told(made, small):
     assert "Every visit was a process of its own: it was asked for." in prose(apart)
     assert "每次轮到一组都用一个单独的进程" in prose(apart, "zh")
     assert "memory together" not in prose(apart)
-    assert "Cores" not in prose(times_of(small(surroundings={})))
+    assert "Cores" not in prose(times_of(small(system={})))
 
 
 def test_one_round_is_one(tmp_path):
     study = study_of(seeds=[0, 1])
     folder = make_runs(tmp_path, study, examples=60, steps=10)
     results = read_results(write_bench(folder, study, {"oelm-freeze": ratio(0.95, rounds=1)}, rounds=1))
-    blocks = times_of(content_of(results))
+    blocks = times_of(build_content(results))
     assert "1 round in 151 s" in prose(blocks)
     assert "共 151 秒" in prose(blocks, "zh")
-    figure = next(one for one in plots(results) if one.name == "timed")
+    figure = next(one for one in figures_section(results) if one.name == "timed")
     assert "over 1 round:" in figure.caption.en
 
 
@@ -116,8 +116,8 @@ def test_the_head_of_a_language_model_counts_as_forward(tmp_path, change, told):
     """Only where the loss is taken in chunks."""
     recipe = {**TEXT["recipe"], **change}
     study = text_study_of(recipe=recipe, seeds=[0, 1])
-    arm = next(name for name in study.arms if name != study.compare.against)
-    content = content_of(read_results(write_bench(make_text_runs(tmp_path, study), study, {arm: 0.97})))
+    arm = next(name for name in study.arms if name != study.compare.baseline)
+    content = build_content(read_results(write_bench(make_text_runs(tmp_path, study), study, {arm: 0.97})))
     assert ("read forward and backward together" in prose(times_of(content))) == told
     assert ("前向与反向应合起来看" in prose(times_of(content), "zh")) == told
 
@@ -126,32 +126,8 @@ def test_a_classifier_has_no_such_head(made):
     assert "forward and backward together" not in prose(times_of(made.content))
 
 
-@pytest.mark.parametrize("benched", [True, False])
-def test_a_shape_above_its_ceiling_is_flagged(tmp_path, benched):
-    """By its own, with or without a bench of the study's shape."""
-    study = study_of(seeds=[0, 1])
-    folder = write_shapes(make_runs(tmp_path, study, examples=60, steps=10), study, ("oelm-freeze",))
-    if benched:
-        write_bench(folder, study, {"oelm-freeze": 0.95})
-    assert not any(isinstance(one, Bullets) for one in times_of(content_of(read_results(folder))))
-
-    def change(data):
-        data["points"][1] |= {"ratio": ratio(0.8), "at_most": 0.1}
-        data["points"][2] |= {"ratio": ratio(0.8), "at_most": 0.3}
-        data["points"][3] |= {"ratio": ratio(0.8, rounds=3), "at_most": 0.1}
-
-    results = read_results(edited(folder, change, name="bench-shapes.json"))
-    (bullets,) = (one for one in times_of(content_of(results)) if isinstance(one, Bullets))
-    (text,) = bullets.items
-    assert text.en == (
-        "SPEEDUP-ABOVE-CEILING (docs/fair-comparison.md#times): at width 128, 128 tokens, batch 32, oelm-freeze saves "
-        "20.0% of baseline's step, and freezing can save 10.0% at most: something else was timed"
-    )
-    assert "宽度 128、128 个词元、批大小 32 时" in text.zh
-
-
 def test_without_a_bench_it_says_how_to_get_one(tmp_path):
-    content = content_of(read_results(make_runs(tmp_path, study_of(seeds=[0]), examples=60, steps=10)))
+    content = build_content(read_results(make_runs(tmp_path, study_of(seeds=[0]), examples=60, steps=10)))
     (only,) = times_of(content)
     assert only.text.en.endswith("oelm bench made/study.json")
     assert only.text.zh.endswith("oelm bench made/study.json")
@@ -161,11 +137,11 @@ def test_a_damaged_bench_is_named_where_all_else_is(small):
     content = small(change=lambda data: data.pop("arms"))
     _, why = times_of(content)
     assert "of no use here: bench.json is damaged" in why.items[0].en
-    left_out = next(one for one in content.sections if one.name == "left-out")
-    assert "bench.json is damaged" in repr(left_out)
+    excluded = next(one for one in content.sections if one.name == "excluded")
+    assert "bench.json is damaged" in repr(excluded)
 
 
-def test_above_the_ceiling_it_is_flagged(small):
+def test_above_the_ceiling_it_is_an_issue(small):
     content = small(0.7)
     (bullets,) = (one for one in times_of(content) if isinstance(one, Bullets))
     (text,) = bullets.items
@@ -183,8 +159,8 @@ def test_above_the_ceiling_it_is_flagged(small):
 def test_the_bench_warns_in_its_own_words_once(small):
     warnings = ["SPEEDUP-ABOVE-CEILING: oelm-freeze is faster", "other processes used 30 % of the cores meanwhile"]
     (bullets,) = (one for one in times_of(small(0.7, warnings=warnings)) if isinstance(one, Bullets))
-    assert len(bullets.items) == 2, "the flag is not said twice"
-    assert bullets.items[1].en == "oelm bench says: other processes used 30 % of the cores meanwhile"
+    assert len(bullets.items) == 2, "the issue is not said twice"
+    assert bullets.items[1].en == "oelm bench warning: other processes used 30 % of the cores meanwhile"
 
 
 def test_few_rounds_and_no_memory_are_dashes(small):
@@ -196,21 +172,21 @@ def test_few_rounds_and_no_memory_are_dashes(small):
     assert times["oelm-freeze"]["Of baseline's time [95 % interval]"] == "0.9500 [\u2013]"
 
 
-def practice(content):
-    section = next(one for one in content.sections if one.name == "practice")
+def recommendations(content):
+    section = next(one for one in content.sections if one.name == "recommendations")
     return {row.cells[0].text.en: [cell.text.en for cell in row.cells[1:]] for row in section.blocks[1].rows}
 
 
 def test_the_fastest_steps_are_those_of_the_bench(small):
-    arms, why = practice(small(ratio(0.95, half=0.02)))["the fastest steps"]
+    arms, why = recommendations(small(ratio(0.95, half=0.02)))["the fastest steps"]
     assert arms == "oelm-freeze"
     assert why == (
         "oelm-freeze: -5.0% of time a step against baseline "
         "(95 % interval -6.9% to -3.1%, in turns by oelm bench, 64 rounds)"
     )
-    assert practice(small(1.0))["the fastest steps"] == ["\u2013", "no evidence yet"]
-    assert practice(small(1.1))["the fastest steps"] == ["baseline", "all other arms are worse"]
-    assert "SPEEDUP-ABOVE-CEILING" in practice(small(0.7))["the fastest steps"][1]
+    assert recommendations(small(1.0))["the fastest steps"] == ["\u2013", "no evidence yet"]
+    assert recommendations(small(1.1))["the fastest steps"] == ["baseline", "all other arms are worse"]
+    assert "SPEEDUP-ABOVE-CEILING" in recommendations(small(0.7))["the fastest steps"][1]
 
 
 def test_the_hypothesis_says_rounds_and_not_seeds(made):
@@ -227,12 +203,12 @@ def test_the_hypothesis_says_rounds_and_not_seeds(made):
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_markdown_has_the_section(made, lang):
-    text = markdown(made.content, lang=lang)
+    text = render_markdown(made.content, lang=lang)
     section = text.split(f"## {'Times, measured in turns' if lang == 'en' else '轮流测得的时间'}\n")[1].split("\n## ")[
         0
     ]
     assert r"0.9490 \[0.9396, 0.9585\]" in section
-    assert escaped("oelm bench says" if lang == "en" else "oelm bench 的原话") in section
+    assert escaped("oelm bench warning" if lang == "en" else "oelm bench 警告") in section
     assert "<script" not in section
     name = "timed.svg" if lang == "en" else "timed.zh.svg"
     assert f"report-figures/{name}" in text
@@ -240,14 +216,13 @@ def test_markdown_has_the_section(made, lang):
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_the_page_has_the_section(made, lang):
-    text = page(made.content, lang=lang)
+    text = render_html(made.content, lang=lang)
     section = re.search(r'<section id="times">(.*?)</section>', text, re.DOTALL)[1]
     for word in ("Times, measured in turns", "轮流测得的时间", "0.9490 [0.9396, 0.9585]", "Slow steps", "慢步"):
         assert word in section
     assert "<script" not in section
     assert 'data-arm="oelm-freeze"' in section
     assert 'id="figure-timed"' in text
-    assert 'id="figure-shapes"' in text
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -258,4 +233,4 @@ def test_the_paper_has_the_section(made, lang):
 
 
 def test_the_paper_can_be_set(small):
-    assert pdf(small(0.7, warnings=["#panic(1) $x$"])).startswith(b"%PDF-")
+    assert render_pdf(small(0.7, warnings=["#panic(1) $x$"])).startswith(b"%PDF-")

@@ -88,7 +88,7 @@ def test_hypotheses_come_back_from_plain_data():
 @pytest.mark.parametrize(
     ("changes", "place", "told"),
     [
-        ({"estimand": "accuracy(oelm-freze)"}, "estimand", "'oelm-freze' is no arm; did you mean 'oelm-freeze'?"),
+        ({"estimand": "accuracy(oelm-freze)"}, "estimand", "unknown arm 'oelm-freze'; did you mean 'oelm-freeze'?"),
         ({"estimand": "accuracy(oelm-freeze) - accuracy(oelm-freeze)"}, "estimand", "with itself"),
         ({"estimand": "acuracy(oelm-freeze)"}, "estimand", "did you mean 'accuracy'?"),
         ({"estimand": "perplexity(oelm-freeze)"}, "estimand", "is not measured"),

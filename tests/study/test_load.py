@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import tiny_study
 from oelm.errors import OelmError, StudyError
-from oelm.study.load import load_study, study_from_dict, with_changes
+from oelm.study.load import load_study, study_from_dict
+from oelm.study.overrides import apply_overrides
 from oelm.study.study import Study
 
 GOOD = {
@@ -19,16 +20,16 @@ GOOD = {
     "version": 1,
     "recipe": {
         "model": {"name": "minilm-l6"},
-        "data": {"task": "sst2", "select": 1000},
+        "data": {"task": "sst2", "validation": 1000},
         "budget": {"epochs": 3},
         "optimizer": {"lr": 1e-4},
     },
     "arms": {
         "baseline": {"init": "keep", "freeze": "none"},
-        "v1.5": {"init": "orthogonalize", "freeze": "qk", "changes": {"optimizer.lr": 3e-4}},
+        "v1.5": {"init": "orthogonalize", "freeze": "qk", "overrides": {"optimizer.lr": 3e-4}},
     },
     "seeds": [0, 1],
-    "compare": {"against": "baseline", "primary": {"metric": "accuracy", "better": "higher"}},
+    "compare": {"baseline": "baseline", "metric": "accuracy"},
 }
 
 
@@ -64,8 +65,8 @@ def test_a_good_study_and_its_defaults(load):
     study = load()
     assert (study.name, study.seeds, list(study.arms)) == ("small", (0, 1), ["baseline", "v1.5"])
     assert study.recipe.optimizer.betas == (0.9, 0.999)
-    assert study.arms["v1.5"].changes == {"optimizer.lr": 3e-4}
-    assert "changes: optimizer.lr = 0.0003" in str(study.arms["v1.5"])
+    assert study.arms["v1.5"].overrides == {"optimizer.lr": 3e-4}
+    assert "overrides: optimizer.lr = 0.0003" in str(study.arms["v1.5"])
     assert study_from_dict(study.to_dict()) == study
 
 
@@ -78,7 +79,7 @@ def test_all_problems_are_said_together(load):
                 "recipe/batch": {"sice": 3},
                 "arms/v1.5/frezee": "qk",
                 "seeds": [0, 0],
-                "compare/against": "basline",
+                "compare/baseline": "basline",
                 "sedes": [1],
                 "notes": "one",
             }
@@ -89,7 +90,7 @@ def test_all_problems_are_said_together(load):
     assert "did you mean 'sst2'?" in lines["recipe.data.task"]
     assert "did you mean 'size'?" in lines["recipe.batch.sice"]
     assert "did you mean 'freeze'?" in lines["arms.v1.5.frezee"]
-    assert "did you mean 'baseline'?" in lines["compare.against"]
+    assert "did you mean 'baseline'?" in lines["compare.baseline"]
     assert "did you mean 'seeds'?" in lines["sedes"]
     assert {"seeds", "notes"} <= lines.keys()
 
@@ -118,8 +119,8 @@ def test_all_problems_are_said_together(load):
             r"recipe\.schedule +a constant schedule has no floor",
         ),
         ({"recipe/data/task": "sst3"}, r"unknown task 'sst3'; did you mean 'sst2'\?"),
-        ({"recipe/data/select": ...}, r"recipe\.data\.select +task 'sst2' has no split to select on"),
-        ({"recipe/data/joiner": " "}, r"recipe\.data\.joiner +task 'sst2' has no pairs"),
+        ({"recipe/data/validation": ...}, r"recipe\.data\.validation +task 'sst2' has no split to select on"),
+        ({"recipe/data/pair_separator": " "}, r"recipe\.data\.pair_separator +task 'sst2' has no pairs"),
         ({"recipe/data/path": 5}, r"recipe\.data\.path +must be a valid string, got 5"),
         ({"recipe/data/tokenizer": {"vocab": 300}}, r"recipe\.data\.tokenizer +say either `name` or `train`"),
         ({"recipe/model/preset": "mini-128"}, r"recipe\.model\.preset +goes with the model 'oelm-gpt'"),
@@ -131,11 +132,17 @@ def test_all_problems_are_said_together(load):
         ({"arms": ["a", "b"]}, r"arms +must be a mapping"),
         ({"arms/..": {}}, r"arms\.\.\. +the name must be"),
         ({"arms/v1.5/init": "orthogonl"}, r"arms\.v1\.5 +.*did you mean 'orthogonal'"),
-        ({"arms/v1.5/changes": {"optimizer.lrr": 1}}, r"arms\.v1\.5\.changes\.optimizer\.lrr +unknown field; .*'lr'"),
-        ({"arms/v1.5/changes": {"optimizer.lr": -1}}, r"arms\.v1\.5\.changes\.optimizer\.lr +must be greater than 0"),
-        ({"arms/v1.5/changes": {"optimizer": {"lr": 1}}}, r"changes\.optimizer +must be a single value"),
-        ({"arms/v1.5/changes": {"data.task": "sst3"}}, r"changes\.data\.task +unknown task"),
-        ({"arms/v1.5/changes": 5}, r"arms\.v1\.5\.changes +must be a mapping"),
+        (
+            {"arms/v1.5/overrides": {"optimizer.lrr": 1}},
+            r"arms\.v1\.5\.overrides\.optimizer\.lrr +unknown field; .*'lr'",
+        ),
+        (
+            {"arms/v1.5/overrides": {"optimizer.lr": -1}},
+            r"arms\.v1\.5\.overrides\.optimizer\.lr +must be greater than 0",
+        ),
+        ({"arms/v1.5/overrides": {"optimizer": {"lr": 1}}}, r"overrides\.optimizer +must be a single value"),
+        ({"arms/v1.5/overrides": {"data.task": "sst3"}}, r"overrides\.data\.task +unknown task"),
+        ({"arms/v1.5/overrides": 5}, r"arms\.v1\.5\.overrides +must be a mapping"),
         ({"seeds": []}, r"seeds +must be a list of whole numbers"),
         ({"seeds": [-1]}, r"seeds +must be a list of whole numbers"),
         ({"seeds": [True]}, r"seeds +must be a list of whole numbers"),
@@ -149,12 +156,12 @@ def test_all_problems_are_said_together(load):
             {"tune": {"batch.size": [8, 0], "seeds": [9]}},
             r"tune\.batch\.size +must be greater than or equal to 1, got 0",
         ),
-        ({"tune": {"optimizer.lr": [1, 2], "seeds": [9]}}, r"arms\.v1\.5\.changes\.optimizer\.lr +is tuned as well"),
-        ({"compare/primary/metric": "perplexity"}, r"'perplexity' is not measured; task 'sst2' has accuracy"),
-        ({"compare/primary/metric": "acuracy"}, r"'acuracy' is not measured; did you mean 'accuracy'"),
-        ({"compare/primary/better": "lower"}, r"compare\.primary\.better +of accuracy, 'higher' is better"),
-        ({"compare/primary/smallest_interesting": 0}, r"smallest_interesting +must be greater than 0"),
-        ({"compare/primary/smallest_interesting": math.inf}, r"smallest_interesting +must "),
+        ({"tune": {"optimizer.lr": [1, 2], "seeds": [9]}}, r"arms\.v1\.5\.overrides\.optimizer\.lr +is tuned as well"),
+        ({"compare/metric": "perplexity"}, r"'perplexity' is not measured; task 'sst2' has accuracy"),
+        ({"compare/metric": "acuracy"}, r"'acuracy' is not measured; did you mean 'accuracy'"),
+        ({"compare/better": "lower"}, r"compare\.better +unknown field"),
+        ({"compare/min_effect": 0}, r"min_effect +must be greater than 0"),
+        ({"compare/min_effect": math.inf}, r"min_effect +must "),
         ({"notes": [1]}, r"notes +must be a list of texts"),
     ],
 )
@@ -167,15 +174,15 @@ def test_changes_that_make_sense_only_together(load):
     study = load(
         {
             "recipe/schedule": {"name": "linear", "floor": 0.1},
-            "arms/v1.5/changes": {"schedule.name": "constant", "schedule.floor": 0.0},
+            "arms/v1.5/overrides": {"schedule.name": "constant", "schedule.floor": 0.0},
         }
     )
-    assert with_changes(study.recipe, study.arms["v1.5"].changes).schedule.name == "constant"
-    with pytest.raises(StudyError, match=r"arms\.v1\.5\.changes\.schedule\.name +a constant schedule has no floor"):
+    assert apply_overrides(study.recipe, study.arms["v1.5"].overrides).schedule.name == "constant"
+    with pytest.raises(StudyError, match=r"arms\.v1\.5\.overrides\.schedule\.name +a constant schedule has no floor"):
         load(
             {
                 "recipe/schedule": {"name": "linear", "floor": 0.1},
-                "arms/v1.5/changes": {"schedule.name": "constant"},
+                "arms/v1.5/overrides": {"schedule.name": "constant"},
             }
         )
 
@@ -188,9 +195,9 @@ def test_set(load):
         "recipe.budget.steps=100",
         "recipe.data.path={train: a.csv, validation: b.csv}",
         "tune.batch.size=[4, 32]",
-        "arms.v1.5.changes.optimizer.lr=1e-3",
+        "arms.v1.5.overrides.optimizer.lr=1e-3",
         "arms.v1.5.freeze=k",
-        "arms.other={changes: {optimizer.lr: 1e-2}}",
+        "arms.other={overrides: {optimizer.lr: 1e-2}}",
         "arms.baseline={init: keep, freeze: q}",
         "notes=[quick]",
     )
@@ -199,9 +206,9 @@ def test_set(load):
     assert (study.recipe.budget.steps, study.recipe.budget.epochs) == (100, None)
     assert study.recipe.data.path == {"train": "a.csv", "validation": "b.csv"}
     assert study.tune.grid == {"batch.size": (4, 32)}
-    assert study.arms["v1.5"].changes == {"optimizer.lr": 1e-3}
+    assert study.arms["v1.5"].overrides == {"optimizer.lr": 1e-3}
     assert study.arms["v1.5"].treatment.freeze == "k"
-    assert study.arms["other"].changes == {"optimizer.lr": 1e-2}
+    assert study.arms["other"].overrides == {"optimizer.lr": 1e-2}
     assert study.arms["baseline"].treatment.freeze == "q"
     assert load({}, "arms.v1.5={init: polar}").arms["v1.5"].treatment.init == "polar"
     with_arm = load({"arms/v1": {}}, "arms.v1.5.init=polar", "arms.v1.init=identity")
@@ -232,8 +239,8 @@ def test_a_wrong_set(load, override, says):
         (b"", "is not a study"),
         (b"- a\n- b\n", "is not a study"),
         (b"study: \xff\xfe\n", "is not text in UTF-8"),
-        (b"a: 1\nb: {c: 1, c: 2}\n", "(?s)line 2.*'c' is said twice"),
-        (b"a: 1\na: 2\n", "(?s)line 2.*'a' is said twice"),
+        (b"a: 1\nb: {c: 1, c: 2}\n", "(?s)line 2.*duplicate key 'c'"),
+        (b"a: 1\na: 2\n", "(?s)line 2.*duplicate key 'a'"),
         (b"a: [1, 2\n", "(?s)line 2.*"),
         (b"a: \0", "is not YAML that can be read"),
         (b"? [a]\n: 1", "a key must be a plain value"),
@@ -284,7 +291,7 @@ def test_a_file_that_is_not_there(tmp_path):
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 KNOWN = st.sampled_from(
-    [*GOOD, "tune", "notes", "changes", "optimizer.lr", "init", "freeze", "layers", "unfreeze", "scale"]
+    [*GOOD, "tune", "notes", "overrides", "optimizer.lr", "init", "freeze", "layers", "unfreeze", "scale"]
 )
 ANYTHING = st.recursive(
     PLAIN | st.sampled_from([0, 1, -1, "", "all", "qk", 1e-4]),
@@ -370,14 +377,14 @@ def test_set_does_not_make_a_new_arm_of_a_typing_error(tmp_path):
 def test_two_budgets_in_the_changes_of_an_arm_are_refused(tmp_path):
     path = tiny_study.make(tmp_path)
     with pytest.raises(StudyError, match="are one choice"):
-        load_study(path, ["arms.baseline.changes={budget.steps: 10, budget.tokens: 10}"])
+        load_study(path, ["arms.baseline.overrides={budget.steps: 10, budget.tokens: 10}"])
 
 
 def test_presets_are_those_of_the_model():
     from typing import get_args, get_type_hints
 
     from oelm.models.gpt import PRESETS
-    from oelm.study.recipe import Model
+    from oelm.study.schema import ModelConfig
 
-    literal = next(choice for choice in get_args(get_type_hints(Model)["preset"]) if get_args(choice))
+    literal = next(choice for choice in get_args(get_type_hints(ModelConfig)["preset"]) if get_args(choice))
     assert set(get_args(literal)) == set(PRESETS)

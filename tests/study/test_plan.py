@@ -5,26 +5,35 @@ import json
 import pytest
 
 from oelm.errors import StudyError
+from oelm.study.cells import (
+    Cell,
+    compared_cells,
+    describe_changes,
+    differences,
+    grid_points,
+    resolve_cell,
+    restrict_study,
+    tuning_cells,
+)
 from oelm.study.load import study_from_dict
-from oelm.study.plan import Cell, cells, differences, points, resolve, restricted, tuning_cells, what_changed
 
 STUDY = {
     "study": "small",
     "version": 1,
     "recipe": {
         "model": {"name": "minilm-l6"},
-        "data": {"task": "sst2", "select": 1000},
+        "data": {"task": "sst2", "validation": 1000},
         "budget": {"epochs": 3},
         "optimizer": {"lr": 1e-4},
     },
     "arms": {
         "a": {},
         "b": {"freeze": "qk"},
-        "c": {"freeze": "qk", "changes": {"schedule.warmup": 0.1}},
+        "c": {"freeze": "qk", "overrides": {"schedule.warmup": 0.1}},
     },
     "seeds": [3, 4, 5],
     "tune": {"optimizer.lr": [1e-4, 3e-4], "batch.size": [8, 16], "seeds": [100]},
-    "compare": {"against": "a", "primary": {"metric": "accuracy", "better": "higher"}},
+    "compare": {"baseline": "a", "metric": "accuracy"},
 }
 
 
@@ -34,7 +43,7 @@ def study():
 
 
 def test_every_second_seed_takes_the_arms_in_reverse(study):
-    assert [str(cell) for cell in cells(study)] == [
+    assert [str(cell) for cell in compared_cells(study)] == [
         *("a/seed-3", "b/seed-3", "c/seed-3"),
         *("c/seed-4", "b/seed-4", "a/seed-4"),
         *("a/seed-5", "b/seed-5", "c/seed-5"),
@@ -43,33 +52,33 @@ def test_every_second_seed_takes_the_arms_in_reverse(study):
 
 def test_every_arm_is_tuned_on_the_same_grid(study):
     tuning = tuning_cells(study)
-    assert len(points(study)) == 4
+    assert len(grid_points(study)) == 4
     assert len(tuning) == len(set(map(str, tuning))) == 12
     assert {cell.seed for cell in tuning} == {100}
     assert str(tuning[0]) == "a/tune/optimizer.lr=0.0001,batch.size=8/seed-100"
     for arm in study.arms:
-        assert {cell.point for cell in tuning if cell.arm == arm} == set(points(study))
+        assert {cell.point for cell in tuning if cell.arm == arm} == set(grid_points(study))
 
 
 def test_a_study_without_tuning(study):
     plain = study_from_dict(STUDY | {"tune": None})
-    assert (points(plain), tuning_cells(plain)) == ([], [])
+    assert (grid_points(plain), tuning_cells(plain)) == ([], [])
 
 
 def test_a_cell_is_made_with_changes_and_tuned_settings(study):
     first = tuning_cells(study)[-1]
-    made = resolve(study, first)
+    made = resolve_cell(study, first)
     assert (made.recipe.optimizer.lr, made.recipe.batch.size) == (3e-4, 16)
-    tuned = resolve(study, Cell(arm="c", seed=3), tuned=(("batch.size", 8),))
+    tuned = resolve_cell(study, Cell(arm="c", seed=3), tuned=(("batch.size", 8),))
     assert (tuned.recipe.batch.size, tuned.recipe.schedule.warmup, tuned.recipe.optimizer.lr) == (8, 0.1, 1e-4)
-    assert resolve(study, Cell(arm="b", seed=3)).recipe == study.recipe
+    assert resolve_cell(study, Cell(arm="b", seed=3)).recipe == study.recipe
     assert made.to_dict()["tuning"] == dict(first.point)
 
 
 def test_a_part_of_a_study(study):
-    part = restricted(study, arms=["c", "a"], seeds=[4])
-    assert [str(cell) for cell in cells(part)] == ["a/seed-4", "c/seed-4"]
-    assert restricted(study) == study
+    part = restrict_study(study, arms=["c", "a"], seeds=[4])
+    assert [str(cell) for cell in compared_cells(part)] == ["a/seed-4", "c/seed-4"]
+    assert restrict_study(study) == study
 
 
 def test_differences_are_all_that_differs(study):
@@ -81,21 +90,23 @@ def test_differences_are_all_that_differs(study):
 
 def test_what_changed_since_a_cell_was_started(study):
     cell = Cell(arm="c", seed=3)
-    before = json.loads(json.dumps(resolve(study, cell).to_dict()))
-    assert what_changed(before, resolve(study, cell).to_dict()) == []
+    before = json.loads(json.dumps(resolve_cell(study, cell).to_dict()))
+    assert describe_changes(before, resolve_cell(study, cell).to_dict()) == []
 
     def with_recipe(**parts):
         raw = json.loads(json.dumps(STUDY))
         for name, fields in parts.items():
             raw["recipe"][name] = raw["recipe"].get(name, {}) | fields
-        return resolve(study_from_dict(raw), cell).to_dict()
+        return resolve_cell(study_from_dict(raw), cell).to_dict()
 
-    assert what_changed(before, with_recipe(checkpoint={"every": 7}, data={"path": "elsewhere"})) == []
-    assert what_changed(before, with_recipe(optimizer={"lr": 2e-4})) == ["recipe.optimizer.lr: was 0.0001, is 0.0002"]
-    changed = what_changed(before, with_recipe(data={"tokenizer": {"name": "x"}}))
+    assert describe_changes(before, with_recipe(checkpoint={"every": 7}, data={"path": "elsewhere"})) == []
+    assert describe_changes(before, with_recipe(optimizer={"lr": 2e-4})) == [
+        "recipe.optimizer.lr: was 0.0001, is 0.0002"
+    ]
+    changed = describe_changes(before, with_recipe(data={"tokenizer": {"name": "x"}}))
     assert "recipe.data.tokenizer.name: was None, is 'x'" in changed
 
 
 def test_a_point_that_makes_no_recipe_is_refused(study):
     with pytest.raises(StudyError, match=r"recipe\.batch\.size"):
-        resolve(study, Cell(arm="a", seed=1), tuned=(("batch.size", 0),))
+        resolve_cell(study, Cell(arm="a", seed=1), tuned=(("batch.size", 0),))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.study.recipe import Schedule
 from oelm.study.schedule import lr_at
+from oelm.study.schema import ScheduleConfig
 
 
 def rates(total, schedule, peak=1.0):
@@ -17,7 +17,7 @@ def rates(total, schedule, peak=1.0):
 @pytest.mark.parametrize("warmup", [10, 0.1])
 @pytest.mark.parametrize("name", ["linear", "cosine", "constant"])
 def test_up_and_down(name, warmup):
-    curve = rates(100, Schedule(name=name, warmup=warmup))
+    curve = rates(100, ScheduleConfig(name=name, warmup=warmup))
     assert curve[:10] == pytest.approx([(step + 1) / 11 for step in range(10)])
     assert curve[10] == 1.0
     if name == "constant":
@@ -41,7 +41,7 @@ def test_up_and_down(name, warmup):
 )
 def test_every_rate_is_positive_and_at_most_the_peak(name, total, warmup, floor, peak):
     floor = 0.0 if name == "constant" else floor
-    curve = rates(total, Schedule(name=name, warmup=warmup, floor=floor), peak)
+    curve = rates(total, ScheduleConfig(name=name, warmup=warmup, floor=floor), peak)
     assert all(0 < rate <= peak * (1 + 1e-12) for rate in curve)
     steps = round(warmup if warmup >= 1 else warmup * total)
     if steps <= total - 1:

@@ -7,8 +7,8 @@ import pytest
 
 from oelm.data.tasks import TASKS
 from oelm.models.gpt import PRESETS
+from oelm.study.cells import compared_cells, resolve_cell, tuning_cells
 from oelm.study.load import load_study
-from oelm.study.plan import cells, resolve, tuning_cells
 from oelm.study.shipped import question_of, shipped_studies
 from oelm.treatment import Treatment
 
@@ -52,7 +52,7 @@ def treatment(init, scale, freeze):
 
 def lrs(study):
     """The learning rate of every arm."""
-    return {cell.arm: resolve(study, cell).recipe.optimizer.lr for cell in cells(study)}
+    return {cell.arm: resolve_cell(study, cell).recipe.optimizer.lr for cell in compared_cells(study)}
 
 
 def test_all_are_shipped():
@@ -69,9 +69,9 @@ def test_loads_and_resolves(path):
     study = load_study(path)
     assert study.name == path.stem
     assert load_study(path.stem) == study, "by its name"
-    every = cells(study) + tuning_cells(study)
+    every = compared_cells(study) + tuning_cells(study)
     assert len({cell.folder for cell in every}) == len(every)
-    recipes = [resolve(study, cell).recipe for cell in every]
+    recipes = [resolve_cell(study, cell).recipe for cell in every]
     assert {recipe.model for recipe in recipes} == {study.recipe.model}
 
 
@@ -83,7 +83,7 @@ def test_opens_with_what_it_is(path):
     assert lines[len(OPENING)] == f"study: {path.stem}", "nothing else comes before it"
     assert question_of(path) == opening[0][9:]
     assert opening[2][9:] == f"oelm plan {path.stem}"
-    assert opening[3][9:].startswith(f"oelm compare {path.stem}        ")
+    assert opening[3][9:].startswith(f"oelm run {path.stem}        ")
     assert max(map(len, lines)) < 120
     assert not re.search(r"(?<![\w.*])/(?!/)\w+/|~/|\bC:\\", path.read_text(encoding="utf-8")), "no path of a machine"
 
@@ -102,7 +102,7 @@ def test_counts_its_cells(path):
     study = load_study(path)
     run = path.read_text(encoding="utf-8").splitlines()[3]
     tuning = len(tuning_cells(study))
-    assert int(re.search(r"(\d+) (short )?cells", run)[1]) == len(cells(study)) + tuning
+    assert int(re.search(r"(\d+) (short )?cells", run)[1]) == len(compared_cells(study)) + tuning
     told = re.search(r"(\d+) of them to tune", run)
     assert told is None or int(told[1]) == tuning
     steps = re.search(r"cells of ([\d,]+) steps", run)
@@ -125,8 +125,8 @@ def test_fits_its_model_and_task(path):
     task = TASKS[recipe.data.task]
     if recipe.model.name == "oelm-gpt":
         assert recipe.data.max_length <= PRESETS[recipe.model.preset]["max_position_embeddings"]
-        assert recipe.model.causal == (task.kind == "language-modelling")
-        assert (recipe.data.joiner is not None) == task.pairs, "its tokenizers have no form for pairs"
+        assert recipe.model.causal == (task.kind == "language-modeling")
+        assert (recipe.data.pair_separator is not None) == task.pairs, "its tokenizers have no form for pairs"
     if recipe.budget.steps is not None:
         assert recipe.budget.steps % recipe.evaluate.every == 0
     if not path.stem.endswith(("-as-published", "-fair", "-ablation")):
@@ -146,7 +146,7 @@ def test_as_published_declares_its_faults(path):
     assert notes.endswith(f"{path.stem.removesuffix('as-published')}fair asks the same question without these faults.")
     assert study.seeds == (42,)
     assert study.tune is None
-    assert study.recipe.optimizer.decay == "all"
+    assert study.recipe.optimizer.weight_decay_on == "all"
     assert study.recipe.optimizer.weight_decay == 0.01
 
 
@@ -158,26 +158,26 @@ def test_as_published_has_the_published_learning_rates(path):
     else:
         expected = {name: 1e-4 if arm.treatment.frozen_roles else 2e-5 for name, arm in study.arms.items()}
     assert lrs(study) == expected
-    assert {tuple(arm.changes) for arm in study.arms.values()} == {(), ("optimizer.lr",)}, "and differs in no more"
+    assert {tuple(arm.overrides) for arm in study.arms.values()} == {(), ("optimizer.lr",)}, "and differs in no more"
 
 
 @pytest.mark.parametrize("task", ["sst2", "mnli"])
-def test_published_baseline_of_bert_was_orthogonalised(task):
+def test_published_baseline_of_bert_was_orthogonalized(task):
     study = load_study(f"bert-{task}-as-published")
-    assert study.compare.against == "published-baseline"
+    assert study.compare.baseline == "published-baseline"
     assert set(study.arms) == {"published-baseline", "oelm-freeze", "oelm-random", "baseline", "freeze-only"}
-    assert any("baseline was orthogonalised too" in note for note in study.notes)
+    assert any("baseline was orthogonalized too" in note for note in study.notes)
 
 
 @pytest.mark.parametrize("path", FAIR, ids=name_of)
 def test_fair_is_fair(path):
     study = load_study(path)
-    assert all(not arm.changes for arm in study.arms.values())
+    assert all(not arm.overrides for arm in study.arms.values())
     assert study.tune is not None
     assert list(study.tune.grid) == ["optimizer.lr"]
     assert len(study.seeds) == 5
-    assert study.recipe.optimizer.decay == "matrices"
-    assert study.compare.against == "baseline"
+    assert study.recipe.optimizer.weight_decay_on == "matrices"
+    assert study.compare.baseline == "baseline"
     rates = study.tune.grid["optimizer.lr"]
     published = {2e-5, 1e-4} if study.recipe.model.name != "oelm-gpt" else {3e-4, 1e-3}
     assert published <= set(rates)
@@ -207,7 +207,7 @@ def test_ablation_has_all_named_arms():
     assert {name: arm.treatment for name, arm in study.arms.items()} == {
         name: treatment(*fields) for name, fields in PRETRAINED.items()
     }
-    assert all(not arm.changes for arm in study.arms.values())
+    assert all(not arm.overrides for arm in study.arms.values())
     assert study.tune is not None
 
 

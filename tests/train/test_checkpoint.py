@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from oelm.records.lease import holding
-from oelm.records.store import CHECKPOINTS
+from oelm.runs.layout import CHECKPOINTS
+from oelm.runs.lease import acquire
 from oelm.train.checkpoint import (
     latest_checkpoint,
     load_optimizer_,
@@ -32,21 +32,21 @@ def newest(folder):
 
 
 def save(folder, step, **more):
-    tensors = {"model": {"w": torch.full((3,), float(step))}, "chosen": {"w": torch.zeros(2)}}
+    tensors = {"model": {"w": torch.full((3,), float(step))}, "best": {"w": torch.zeros(2)}}
     write(folder, step=step, state={"at": step}, tensors=tensors, **more)
 
 
 def write(folder, **checkpoint):
     """As whoever holds the cell that the folder of checkpoints is in."""
     assert folder.name == CHECKPOINTS
-    with holding(folder.parent) as lease:
+    with acquire(folder.parent) as lease:
         save_checkpoint(lease, **checkpoint)
 
 
 def latest(folder):
-    """(checkpoint, what was told)."""
-    told = []
-    return latest_checkpoint(folder, told=told.append), told
+    """(checkpoint, what was logged)."""
+    logged = []
+    return latest_checkpoint(folder, log=logged.append), logged
 
 
 class Tied(nn.Module):
@@ -80,8 +80,8 @@ def test_a_training_goes_on_with_the_same_bits(folder):
     model, optimizer = trained(0, range(4))
     tensors = {"model": weights_of(model), "optimizer": optimizer_tensors(model, optimizer)}
     write(folder, step=4, state={"seen": [1.5, None, "é"]}, tensors=tensors)
-    found, told = latest(folder)
-    assert (found.step, found.state, told) == (4, {"seen": [1.5, None, "é"]}, [])
+    found, logged = latest(folder)
+    assert (found.step, found.state, logged) == (4, {"seen": [1.5, None, "é"]}, [])
     resumed, _ = trained(9, range(4, 8), found)
     whole, _ = trained(0, range(8))
     for name, value in whole.state_dict().items():
@@ -123,30 +123,30 @@ def test_none_yet(folder):
 
 def test_what_has_not_changed_is_linked(folder):
     save(folder, 1)
-    save(folder, 2, same={"chosen"})
+    save(folder, 2, same={"best"})
     first, second = (folder / f"step-000000{n}" for n in (1, 2))
-    assert first.joinpath("chosen.safetensors").samefile(second / "chosen.safetensors")
+    assert first.joinpath("best.safetensors").samefile(second / "best.safetensors")
     assert not first.joinpath("model.safetensors").samefile(second / "model.safetensors")
-    save(folder, 3, same={"chosen"})
-    assert latest(folder)[0].tensors["chosen"]["w"].tolist() == [0, 0], "though the first is gone"
+    save(folder, 3, same={"best"})
+    assert latest(folder)[0].tensors["best"]["w"].tolist() == [0, 0], "though the first is gone"
 
 
 def test_a_damaged_file_is_not_passed_on(folder):
     save(folder, 1)
-    (folder / "step-0000001" / "chosen.safetensors").write_bytes(b"not it")
-    save(folder, 2, same={"chosen"})
-    found, told = latest(folder)
-    assert (found.step, found.tensors["chosen"]["w"].tolist(), told) == (2, [0, 0], [])
+    (folder / "step-0000001" / "best.safetensors").write_bytes(b"not it")
+    save(folder, 2, same={"best"})
+    found, logged = latest(folder)
+    assert (found.step, found.tensors["best"]["w"].tolist(), logged) == (2, [0, 0], [])
 
 
 def test_a_step_is_written_again(folder):
     save(folder, 1)
-    save(folder, 1, same={"chosen"})
+    save(folder, 1, same={"best"})
     assert [path.name for path in folder.iterdir()] == ["step-0000001"]
     assert latest(folder)[1] == []
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "chosen.safetensors", "state.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "best.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "gone"])
 def test_a_damaged_one_falls_back_and_tells(folder, name, damage):
     save(folder, 1)
@@ -158,10 +158,10 @@ def test_a_damaged_one_falls_back_and_tells(folder, name, damage):
         file.unlink()
     else:
         file.write_bytes({"truncated": content[:-3], "flipped": content, "empty": b""}[damage])
-    found, told = latest(folder)
+    found, logged = latest(folder)
     assert (found.step, found.tensors["model"]["w"].tolist()) == (1, [1, 1, 1])
-    assert len(told) == 1
-    assert "step-0000002 is damaged" in told[0]
+    assert len(logged) == 1
+    assert "step-0000002 is damaged" in logged[0]
     assert newest(folder) == 1
     assert (folder / "damaged-step-0000002").is_dir(), "put aside, not deleted"
 
@@ -170,9 +170,9 @@ def test_all_damaged_is_none(folder):
     for step in (1, 2):
         save(folder, step)
         (folder / f"step-000000{step}" / "model.safetensors").write_bytes(b"")
-    found, told = latest(folder)
+    found, logged = latest(folder)
     assert found is None
-    assert len(told) == 2
+    assert len(logged) == 2
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

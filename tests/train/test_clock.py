@@ -2,7 +2,7 @@
 
 import pytest
 
-from oelm.train.clock import Clock
+from oelm.train.loop import Clock
 
 
 class Time:

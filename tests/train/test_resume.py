@@ -22,21 +22,21 @@ import yaml
 
 import oelm
 import tiny_study
-from oelm.launch.compare import run_cell
-from oelm.records.lease import Lease, holder_of
-from oelm.records.standing import status_of
+from oelm.runs.lease import Lease, holder_of
+from oelm.runs.status import read_state
 from oelm.study.load import load_study
-from oelm.train.watch import Watch
+from oelm.train.progress import Progress
+from running import run_cell
 
 KILLS = 24
 FILE_OPERATIONS = ("open", "os.rename", "os.remove", "os.link", "shutil.rmtree", "os.mkdir")
 
 
-class KilledInEvaluation(Watch):
+class KilledInEvaluation(Progress):
     def __init__(self, after: int):
         self.after = after
 
-    def evaluates(self, what, done, total):
+    def on_evaluate(self, what, done, total):
         self.after -= 1
         if self.after == 0:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -63,12 +63,12 @@ def child(study: Path, out: Path, *, arm: str, kill: tuple[str, float] | None) -
         code = 1
         try:
             torch.set_num_threads(1)
-            watch = Watch()
+            progress = Progress()
             if kill is not None and kill[0] == "evaluation":
-                watch = KilledInEvaluation(int(kill[1]))
+                progress = KilledInEvaluation(int(kill[1]))
             if kill is not None and kill[0] == "files":
                 kill_at_file_operation(int(kill[1]), out)
-            record = run_cell(load_study(study), arm=arm, seed=0, out=out, watch=watch)
+            record = run_cell(load_study(study), arm=arm, seed=0, out=out, progress=progress)
             code = 0 if record.status == "done" else 3
         except BaseException:
             traceback.print_exc()
@@ -114,7 +114,7 @@ def study_of(tmp_path: Path, kind: str) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "kills"), [("classification", KILLS), ("language-modelling", 12)])
+@pytest.mark.parametrize(("kind", "kills"), [("classification", KILLS), ("language-modeling", 12)])
 def test_killed_anywhere_it_ends_with_the_same_bits(kind, kills, tmp_path, monkeypatch):
     monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
     study = study_of(tmp_path, kind)
@@ -141,13 +141,13 @@ def test_killed_anywhere_it_ends_with_the_same_bits(kind, kills, tmp_path, monke
             killed[way] += 1
         else:
             assert ended == 0
-        if status_of(out / cell) == "done":  # it came to its end before it could be killed: begin anew
+        if read_state(out / cell) == "done":  # it came to its end before it could be killed: begin anew
             assert child(study, out, arm="oelm-freeze", kill=None) == 0
             assert outcome(out / cell) == outcome(tmp_path / "whole" / cell)
             out.rename(out.with_name(f"rest-{rounds}"))
     assert set(killed) == {"time", "files", "evaluation"}
     assert child(study, out, arm="oelm-freeze", kill=None) == 0
-    assert status_of(out / cell) == "done"
+    assert read_state(out / cell) == "done"
     assert outcome(out / cell) == outcome(tmp_path / "whole" / cell)
     assert len(oelm.read_record(out / cell).provenance["starts"]) >= 1
     assert yaml.safe_load((out / cell / "cell.json").read_text())["arm"] == "oelm-freeze"
@@ -160,7 +160,7 @@ def test_killed_after_its_record_it_leaves_no_lease(tmp_path, monkeypatch):
     monkeypatch.setattr(Lease, "end", lambda lease: os.kill(os.getpid(), signal.SIGKILL))
     assert os.WIFSIGNALED(child(study, tmp_path / "runs", arm="baseline", kill=None))
     monkeypatch.undo()
-    assert status_of(cell) == "done"
+    assert read_state(cell) == "done"
     assert holder_of(cell) is not None
 
     monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))

@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from oelm.train.signals import listening
+from oelm.train.signals import catch_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_request_is_kept_and_the_handlers_come_back(number):
     before = signal.getsignal(number)
-    with listening() as stop:
+    with catch_signals() as stop:
         assert stop.signal is None
         stop.at_once = False
         os.kill(os.getpid(), number)
@@ -21,7 +21,7 @@ def test_a_request_is_kept_and_the_handlers_come_back(number):
 
 
 def test_the_second_ctrl_c_means_now():
-    with listening() as stop:
+    with catch_signals() as stop:
         stop.at_once = False
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -31,7 +31,7 @@ def test_the_second_ctrl_c_means_now():
 
 
 def test_before_training_any_of_them_means_now():
-    with listening() as stop:
+    with catch_signals() as stop:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
         assert stop.signal == signal.SIGTERM
@@ -42,7 +42,7 @@ def test_outside_the_main_thread_nothing_is_changed():
     seen = []
 
     def work():
-        with listening() as stop:
+        with catch_signals() as stop:
             seen.append((stop.signal, signal.getsignal(signal.SIGINT)))
 
     thread = threading.Thread(target=work)

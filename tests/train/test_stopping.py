@@ -12,7 +12,7 @@ import pytest
 
 import oelm
 import tiny_study
-from oelm.records.standing import status_of
+from oelm.runs.status import read_state
 from running import Started, environment, run, start, until
 
 CELL = Path("tiny/oelm-freeze/seed-0")
@@ -24,7 +24,7 @@ def env(tmp_path):
 
 
 def words(study: Path, out: Path) -> list[str]:
-    return ["train", str(study), "--arm", "oelm-freeze", "--seed", "0", "--out", str(out)]
+    return ["run", str(study), "--cell", "oelm-freeze/seed-0", "--out", str(out)]
 
 
 def train(study: Path, out: Path, env: dict[str, str]) -> Started:
@@ -53,9 +53,9 @@ def test_a_signal_checkpoints_and_the_cell_goes_on_to_the_same_result(tmp_path, 
         _, said = process.communicate(timeout=60)
         assert process.returncode == 128 + number, said
         assert "the checkpoint is written" in said
-        assert "the same command goes on" in said
+        assert "rerun the same command to resume" in said
         assert "Traceback" not in said
-        assert status_of(out / CELL) == "stopped"
+        assert read_state(out / CELL) == "stopped"
     assert train(study, out, env).returncode == 0
     one, other = oelm.read_record(tmp_path / "whole" / CELL), oelm.read_record(out / CELL)
     assert one.report == other.report
@@ -80,7 +80,7 @@ def test_the_second_process_is_told_who_holds_the_cell(tmp_path, env):
     assert f"process {process.pid} on " in second.stderr
     assert "Traceback" not in second.stderr
     assert "running" in shown.stdout
-    assert status_of(tmp_path / "runs" / CELL) == "stopped", "kill -9 lets go of the cell"
+    assert read_state(tmp_path / "runs" / CELL) == "stopped", "kill -9 lets go of the cell"
 
 
 def can_mount() -> bool:

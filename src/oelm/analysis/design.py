@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from oelm.study.load import with_changes
-from oelm.study.plan import flat
-from oelm.study.recipe import WITHOUT_EFFECT, Recipe
+from oelm.study.cells import flatten
+from oelm.study.overrides import apply_overrides
+from oelm.study.schema import WITHOUT_EFFECT, Recipe
 from oelm.study.study import Study, Value
 from oelm.treatment import Treatment
 
@@ -53,7 +53,7 @@ class Design:
     width: int | None = None
     same_split: str | None = None
     """The split that both selects and is reported, if there is one."""
-    smallest_interesting: float | None = None
+    min_effect: float | None = None
     spreads: Mapping[str, float] = field(default_factory=dict)
     """By arm: standard deviation of its differences to the baseline seed by seed, where it was measured."""
 
@@ -65,7 +65,7 @@ class Design:
         return list(reversed(found.values()))  # the other way round is the same comparison
 
 
-def design_of(study: Study) -> Design:
+def planned_design(study: Study) -> Design:
     """The design of a study, before anything is run."""
     sides = {}
     for arm in study.arms.values():
@@ -73,20 +73,20 @@ def design_of(study: Study) -> Design:
         sides[arm.name] = Side(
             name=arm.name,
             treatment=arm.treatment,
-            settings=settings_of(with_changes(study.recipe, arm.changes)),
-            declared=frozenset(arm.changes),
+            settings=settings_of(apply_overrides(study.recipe, arm.overrides)),
+            declared=frozenset(arm.overrides),
             grid=None if tune is None else {path: tuple(values) for path, values in tune.grid.items()},
             trials=None if tune is None else _trials(tune.grid, len(tune.seeds)),
             seeds=study.seeds,
         )
     return Design(
         sides=sides,
-        against=study.compare.against,
+        against=study.compare.baseline,
         pairs=hypothesis_pairs(study),
         pretrained=is_pretrained(asdict(study.recipe)),
-        width=width_of(study.recipe.model.preset),
+        width=model_width(study.recipe.model.preset),
         same_split=_same_path(study.recipe.data.path),
-        smallest_interesting=study.compare.primary.smallest_interesting,
+        min_effect=study.compare.min_effect,
     )
 
 
@@ -102,13 +102,13 @@ def _same_path(path: str | Mapping[str, str] | None) -> str | None:
 def hypothesis_pairs(study: Study) -> tuple[tuple[str, str], ...]:
     estimands = [hypothesis.estimand for hypothesis in study.hypotheses]
     pairs = [(one.arm, one.against) for one in estimands if one.against is not None]
-    return tuple(pair for pair in dict.fromkeys(pairs) if pair[1] != study.compare.against)
+    return tuple(pair for pair in dict.fromkeys(pairs) if pair[1] != study.compare.baseline)
 
 
 def settings_of(recipe: Recipe | Mapping[str, Any]) -> dict[str, Any]:
     """A recipe by dotted path, without what has no effect on a result."""
     data = asdict(recipe) if isinstance(recipe, Recipe) else recipe
-    return {path: value for path, value in flat(data).items() if not path.startswith(WITHOUT_EFFECT)}
+    return {path: value for path, value in flatten(data).items() if not path.startswith(WITHOUT_EFFECT)}
 
 
 def is_pretrained(recipe: Any) -> bool | None:
@@ -116,7 +116,7 @@ def is_pretrained(recipe: Any) -> bool | None:
     model = recipe.get("model") if isinstance(recipe, Mapping) else None
     if not isinstance(model, Mapping):
         return None
-    return model.get("name") != FROM_SCRATCH and not model.get("scratch", False)
+    return model.get("name") != FROM_SCRATCH and not model.get("from_scratch", False)
 
 
 def _trials(grid: Mapping[str, tuple[Value, ...]], seeds: int) -> int:
@@ -126,6 +126,6 @@ def _trials(grid: Mapping[str, tuple[Value, ...]], seeds: int) -> int:
     return number
 
 
-def width_of(preset: str | None) -> int | None:
+def model_width(preset: str | None) -> int | None:
     """Of our own GPT, whose presets are named for it; of other models it is not known before they are loaded."""
     return None if preset is None else int(preset.rpartition("-")[2])

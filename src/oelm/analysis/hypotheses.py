@@ -13,23 +13,25 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from oelm.analysis.flags import Flag
-from oelm.analysis.paired import Estimate, Interval, from_seeds, holm
+from oelm.analysis.checks.registry import Issue
 from oelm.analysis.results import Results
-from oelm.analysis.timed import TimedPair, rounds_told, timed_pair
-from oelm.analysis.verdicts import ALPHA, COUNTED, compare, flags_of
+from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds, holm
+from oelm.analysis.stats.step_times import TimedPair, count_rounds, timed_pair
+from oelm.analysis.verdicts import ALPHA, compare_arms, issues_of
+from oelm.message import Message, MessageValue
+from oelm.metrics import find_metric
 from oelm.study.hypothesis import Hypothesis
-from oelm.words.text import Text, plain, say
 
-Standing = Literal["supported", "refuted", "undecided", "invalid"]
+HypothesisStatus = Literal["supported", "refuted", "inconclusive", "invalid"]
+_NO_MESSAGE = Message("measured-none")  # until it is judged together with the others
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class JudgedHypothesis:
     """A hypothesis and what the records say of it."""
 
     hypothesis: Hypothesis
-    standing: Standing
+    status: HypothesisStatus
     value: float | None
     interval: Interval | None
     """95 %; none for a count, which is exact."""
@@ -37,21 +39,22 @@ class Judged:
     """Seeds, or rounds if it was `timed`."""
     p_supported: float
     p_refuted: float
-    flags: tuple[Flag, ...]
-    sentence: Text
+    issues: tuple[Issue, ...]
+    message: Message
+    """The status with its numbers; printed, it is a sentence."""
     timed: bool = False
     """Whether it is judged by the bench."""
 
     def __str__(self) -> str:
-        return self.sentence.en
+        return str(self.message)
 
 
-def judge_hypotheses(results: Results) -> list[Judged]:
+def judge_hypotheses(results: Results) -> list[JudgedHypothesis]:
     """Every hypothesis of the study, corrected for how many there are."""
     found = [_judge(results, hypothesis) for hypothesis in results.study.hypotheses]
     # Those that could find something share the 5 %.
     random = {one.hypothesis.name: one for one in found if one.interval is not None and one.n > 1}
-    random = {name: one for name, one in random.items() if one.standing != "invalid"}
+    random = {name: one for name, one in random.items() if one.status != "invalid"}
     supported = holm({name: one.p_supported for name, one in random.items()})
     refuted = holm({name: one.p_refuted for name, one in random.items()})
     return [
@@ -63,7 +66,7 @@ def judge_hypotheses(results: Results) -> list[Judged]:
     ]
 
 
-def _judge(results: Results, hypothesis: Hypothesis) -> Judged:
+def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
     estimand = hypothesis.estimand
     if estimand.form == "ratio" and estimand.metric == "step_seconds" and estimand.against is not None:
         pair = timed_pair(results.bench, estimand.arm, estimand.against)
@@ -74,17 +77,17 @@ def _judge(results: Results, hypothesis: Hypothesis) -> Judged:
     ratio = estimand.form == "ratio"
     low, high = _bounds(hypothesis)
     against = estimand.against or estimand.arm
-    flags = flags_of(results, estimand.arm, against, estimand.metric)
-    counted = estimand.metric in COUNTED
-    blank: dict[str, Any] = {"hypothesis": hypothesis, "flags": flags, "n": len(values), "sentence": plain("")}
-    standing: Standing = "invalid" if any(found.severity == "invalid" for found in flags) else "undecided"
+    issues = issues_of(results, estimand.arm, against, estimand.metric)
+    counted = find_metric(estimand.metric).kind == "count"
+    blank: dict[str, Any] = {"hypothesis": hypothesis, "issues": issues, "n": len(values), "message": _NO_MESSAGE}
+    status: HypothesisStatus = "invalid" if any(found.severity == "invalid" for found in issues) else "inconclusive"
     if not values:
-        return Judged(**blank, standing=standing, value=None, interval=None, p_supported=1.0, p_refuted=1.0)
+        return JudgedHypothesis(**blank, status=status, value=None, interval=None, p_supported=1.0, p_refuted=1.0)
     if counted and len(set(values)) == 1:
         true = low < values[0] < high
-        return Judged(
+        return JudgedHypothesis(
             **blank,
-            standing=standing,
+            status=status,
             value=values[0],
             interval=None,
             p_supported=0.0 if true else 1.0,
@@ -93,14 +96,14 @@ def _judge(results: Results, hypothesis: Hypothesis) -> Judged:
     # A ratio is estimated by its logarithm: twice as much and half as much are then equally far from 1.
     estimate = from_seeds([math.log(value) for value in values] if ratio else values)
     if estimand.form == "difference":  # on the same evidence as the comparison of these arms
-        estimate = compare(results, estimand.arm, against=against, metric=estimand.metric).estimate
+        estimate = compare_arms(results, estimand.arm, against=against, metric=estimand.metric).estimate
     supported, refuted = _p_values(hypothesis, estimate)
     interval = estimate.interval(1 - ALPHA)
     if ratio:
         interval = Interval(low=_exp(interval.low), high=_exp(interval.high), level=interval.level)
-    return Judged(
+    return JudgedHypothesis(
         **blank,
-        standing=standing,
+        status=status,
         value=_exp(estimate.mean) if ratio else estimate.mean,
         interval=interval,
         p_supported=supported,
@@ -108,19 +111,19 @@ def _judge(results: Results, hypothesis: Hypothesis) -> Judged:
     )
 
 
-def _judge_timed(hypothesis: Hypothesis, pair: TimedPair) -> Judged:
+def _judge_timed(hypothesis: Hypothesis, pair: TimedPair) -> JudgedHypothesis:
     """By what was measured in turns; the checks of records do not concern it."""
     supported, refuted = _p_values(hypothesis, pair.estimate) if pair.estimate is not None else (1.0, 1.0)
-    return Judged(
+    return JudgedHypothesis(
         hypothesis=hypothesis,
-        standing="invalid" if pair.flags else "undecided",
+        status="invalid" if pair.issues else "inconclusive",
         value=pair.ratio,
         interval=pair.interval,
         n=pair.rounds,
         p_supported=supported,
         p_refuted=refuted,
-        flags=pair.flags,
-        sentence=plain(""),
+        issues=pair.issues,
+        message=_NO_MESSAGE,
         timed=True,
     )
 
@@ -138,30 +141,35 @@ def _p_values(hypothesis: Hypothesis, estimate: Estimate) -> tuple[float, float]
     return min(1.0, sides * inside), min(1.0, 2 * outside)
 
 
-def _decided(one: Judged) -> Judged:
-    standing: Standing = one.standing
-    if standing != "invalid":
-        standing = "supported" if one.p_supported < ALPHA else "refuted" if one.p_refuted < ALPHA else "undecided"
-    blocked = dict.fromkeys(found.code for found in one.flags if found.severity == "invalid")
-    told = say("standing-none") if one.value is None else plain(_exact(one.value))
-    if one.interval is not None:
-        key = "standing-timed" if one.timed else "standing-interval"
-        numbers = {"value": one.value, "low": one.interval.low, "high": one.interval.high}
-        told = say(key, **numbers, n=one.n, rounds=rounds_told(one.n))
-    elif one.timed:
-        told = say("standing-timed-open", value=one.value, rounds=rounds_told(one.n))
-    sentence = say(
-        f"standing-{standing}",
+def _decided(one: JudgedHypothesis) -> JudgedHypothesis:
+    """With the status that its p values give, and its message."""
+    status: HypothesisStatus = one.status
+    if status != "invalid":
+        status = "supported" if one.p_supported < ALPHA else "refuted" if one.p_refuted < ALPHA else "inconclusive"
+    blocked = dict.fromkeys(found.code for found in one.issues if found.severity == "invalid")
+    message = Message(
+        f"hypothesis-{status}",
         name=one.hypothesis.name,
         rule=str(one.hypothesis),
-        told=told,
-        why=", ".join(blocked),
+        margin=one.hypothesis.margin,
+        measured=_measured(one),
+        why=tuple(blocked),
     )
-    return replace(one, standing=standing, sentence=sentence)
+    return replace(one, status=status, message=message)
 
 
-def _exact(value: float) -> str:
-    return f"{value:,.0f}" if value == round(value) else f"{value:.4g}"
+def _measured(one: JudgedHypothesis) -> Message:
+    if one.value is None:
+        return Message("measured-none")
+    values: dict[str, MessageValue] = {"value": one.value}
+    if one.timed:
+        values["rounds"] = count_rounds(one.n)
+    if one.interval is not None:
+        values |= {"low": one.interval.low, "high": one.interval.high, "level": one.interval.level, "n": one.n}
+        return Message("measured-timed" if one.timed else "measured-interval", **values)
+    if one.timed:
+        return Message("measured-timed-open", **values)
+    return Message("measured-count" if one.value == round(one.value) else "measured-exact", **values)
 
 
 def _estimand_values(results: Results, hypothesis: Hypothesis) -> dict[int, float]:

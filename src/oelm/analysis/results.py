@@ -9,27 +9,32 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oelm.analysis.predictions import Predictions, read_predictions
-from oelm.analysis.steps import Steps, read_steps
-from oelm.analysis.timed import BENCH, SHAPES, Timed, TimedShape, foreign, foreign_shapes, read_bench, read_shapes
+from oelm.analysis.stats.step_times import (
+    BENCH,
+    Timed,
+    bench_mismatch,
+    read_bench,
+)
 from oelm.errors import CellError, OelmError, StudyError, did_you_mean
-from oelm.records.record import Record, read_record
-from oelm.records.standing import status_of
-from oelm.records.store import MAKINGS, RECORD, STUDY, read_json
-from oelm.study.hypothesis import MEASURED
+from oelm.message import Message, verbatim
+from oelm.metrics import MEASURED
+from oelm.runs.layout import CELL_SPEC, RECORD, STUDY, read_json
+from oelm.runs.predictions import Predictions, read_predictions
+from oelm.runs.record import Record, read_record
+from oelm.runs.status import read_state
+from oelm.runs.steps import Steps, read_steps
+from oelm.study.cells import Cell, compared_cells, tuning_cells
+from oelm.study.cells import restrict_study as part_of
 from oelm.study.load import study_from_dict
-from oelm.study.plan import Cell, cells, tuning_cells
-from oelm.study.plan import restricted as part_of
 from oelm.study.study import Study
-from oelm.words.text import Text, plain, say
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from oelm.analysis.flags import Flags
-    from oelm.analysis.floors import Floor
-    from oelm.analysis.hypotheses import Judged
+    from oelm.analysis.checks.registry import Issues
+    from oelm.analysis.hypotheses import JudgedHypothesis
     from oelm.analysis.verdicts import Comparison
+    from oelm.runs.simple_baseline import SimpleBaseline
 
 BASELINE = "baseline"
 # Beyond any measurement, and small enough for its square and for a sum of many to be numbers still.
@@ -38,17 +43,17 @@ _DEEPEST = 20  # levels of lists and mappings in a record; ours have 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftOut:
+class Excluded:
     """Something that is not among the results, and why."""
 
     where: str
-    why: Text
+    why: Message
 
     def __str__(self) -> str:
         return f"{self.where}: {self.why}"
 
 
-class AllLeftOut(tuple[LeftOut, ...]):
+class AllExcluded(tuple[Excluded, ...]):
     """Everything that is not among the results."""
 
     def _repr_html_(self) -> str:
@@ -67,11 +72,9 @@ class Results:
     records: dict[Cell, Record]
     """Of the cells that are compared, in the order in which they are run."""
     tuning: dict[Cell, Record] = field(default_factory=dict)
-    left_out: AllLeftOut = field(default_factory=AllLeftOut)
+    excluded: AllExcluded = field(default_factory=AllExcluded)
     bench: Timed | None = None
     """Step times that were measured in turns, if they were."""
-    shapes: tuple[TimedShape, ...] = ()
-    """The same of models of other sizes."""
 
     @property
     def arms(self) -> list[str]:
@@ -92,16 +95,16 @@ class Results:
     def _value(self, arm: str, seed: int, metric: str, model: str) -> float | None:
         record = self.records[Cell(arm=arm, seed=seed)]
         if metric in ("trainable", "frozen", "total"):
-            return number(record.counts.get(metric))
+            return finite_number(record.counts.get(metric))
         if record.status != "done":
             return None
         if metric == "training_seconds":
-            return number(record.seconds.get("training"))
+            return finite_number(record.seconds.get("training"))
         if metric == "peak_memory":
-            return number(record.peak_memory.get(self._memory))
+            return finite_number(record.peak_memory.get(self._memory))
         if metric == "step_seconds":
-            return number(self.steps(Cell(arm=arm, seed=seed)).step_seconds)
-        return number(record.value(metric, model=model))
+            return finite_number(self.steps(Cell(arm=arm, seed=seed)).step_seconds)
+        return finite_number(record.value(metric, model=model))
 
     @cached_property
     def _memory(self) -> str:
@@ -133,38 +136,38 @@ class Results:
         tune, record = self.study.tune, next(iter(self.of(arm).values()), None)
         if tune is None or record is None:
             return {}
-        return {path: _at(record.made_with.get("recipe"), path) for path in tune.grid}
+        return {path: _at(record.spec.get("recipe"), path) for path in tune.grid}
 
     # -- what is read from them --------------------------------------------------------------------------------
 
     @cached_property
-    def floors(self) -> list[Floor]:
-        from oelm.analysis.floors import floors_in
+    def simple_baselines(self) -> list[SimpleBaseline]:
+        from oelm.runs.simple_baseline import read_simple_baselines
 
-        return floors_in(self.folder)
+        return read_simple_baselines(self.folder)
 
     @cached_property
-    def checks(self) -> Flags:
+    def checks(self) -> Issues:
         """What the checks found, the worst first."""
-        from oelm.analysis.flags import Flags, worst_first
-        from oelm.analysis.timed import check_timed
+        from oelm.analysis.checks.registry import Issues, by_severity
+        from oelm.analysis.stats.step_times import check_timed
 
-        return Flags(worst_first([*self.checks_of_records, *check_timed(self.bench, self.compared)]))
+        return Issues(by_severity([*self.checks_of_records, *check_timed(self.bench, self.compared)]))
 
     @cached_property
-    def checks_of_records(self) -> Flags:
+    def checks_of_records(self) -> Issues:
         """Of these what the records gave reason for; the rest is about the bench."""
-        from oelm.analysis.checks import check_results
-        from oelm.analysis.flags import Flags
+        from oelm.analysis.checks.design import check_results
+        from oelm.analysis.checks.registry import Issues
 
-        return Flags(check_results(self))
+        return Issues(check_results(self))
 
     @cached_property
     def compared(self) -> list[tuple[str, str]]:
         """The comparisons that the study itself makes, (arm, against)."""
-        from oelm.analysis.as_run import design_of_results
+        from oelm.analysis.checks.observed import observed_design
 
-        return design_of_results(self).compared
+        return observed_design(self).compared
 
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
@@ -174,7 +177,7 @@ class Results:
         return comparisons(self)
 
     @cached_property
-    def hypotheses(self) -> list[Judged]:
+    def hypotheses(self) -> list[JudgedHypothesis]:
         """What the study set out to show, judged."""
         from oelm.analysis.hypotheses import judge_hypotheses
 
@@ -184,9 +187,9 @@ class Results:
         self, arm: str, *, against: str | None = None, metric: str | None = None, model: str = "final"
     ) -> Comparison:
         """One arm with another. On the study's own question, it is corrected for all the arms that were compared."""
-        from oelm.analysis.verdicts import compare
+        from oelm.analysis.verdicts import compare_arms
 
-        against = against or self.study.compare.against
+        against = against or self.study.compare.baseline
         for name in (arm, against):
             if name not in self.arms:
                 raise StudyError(
@@ -194,7 +197,7 @@ class Results:
                     where=str(self.folder),
                     hint=f"one of {', '.join(self.arms)}",
                 )
-        primary = self.study.compare.primary.metric
+        primary = self.study.compare.metric
         known = [*MEASURED, *dict.fromkeys(name for record in self.records.values() for name in _metrics(record))]
         if metric is not None and metric not in known:
             raise StudyError(
@@ -204,9 +207,9 @@ class Results:
             )
         if arm == against:
             raise StudyError(f"'{arm}' is compared with itself", hint=f"another of {', '.join(self.arms)}")
-        if (against, metric or primary, model) == (self.study.compare.against, primary, "final"):
+        if (against, metric or primary, model) == (self.study.compare.baseline, primary, "final"):
             return self.comparisons[arm]
-        return compare(self, arm, against=against, metric=metric or primary, model=model)
+        return compare_arms(self, arm, against=against, metric=metric or primary, model=model)
 
     def table(self) -> pd.DataFrame:
         """One row a cell: what it was, and everything that was measured."""
@@ -221,7 +224,7 @@ class Results:
                 first: dict[str, float] = next(iter(measured["splits"].values()), {})
                 row |= {metric if model == "final" else f"{metric} ({model})": value for metric, value in first.items()}
             row |= {name: record.counts.get(name) for name in ("trainable", "frozen", "total")}
-            row["lr"] = _at(record.made_with.get("recipe"), "optimizer.lr")
+            row["lr"] = _at(record.spec.get("recipe"), "optimizer.lr")
             for metric in ("step_seconds", "training_seconds", "peak_memory"):
                 row[metric] = self._value(cell.arm, cell.seed, metric, "final")
             yield row
@@ -235,16 +238,15 @@ class Results:
         }
         study = part_of(self.study, arms=arms, seeds=seeds)
         bench = self.bench.restricted(study.arms) if self.bench is not None else None
-        shapes = tuple(one for one in self.shapes if one.arm in study.arms)
-        return replace(self, study=study, records=kept, bench=bench, shapes=shapes)
+        return replace(self, study=study, records=kept, bench=bench)
 
     def __repr__(self) -> str:
         return f"<Results of {self.study.name}: {len(self.records)} cells of {len(self.arms)} arms in {self.folder}>"
 
     def __str__(self) -> str:
-        from oelm.analysis.shown import shown
+        from oelm.analysis.text_table import format_results
 
-        return shown(self)
+        return format_results(self)
 
     def _repr_html_(self) -> str:
         html: str = self.table().to_html(index=False)
@@ -271,25 +273,25 @@ def study_folders(runs: str | Path) -> list[Path]:
     except (OSError, ValueError) as error:  # a name that is too long, or a folder that may not be looked into
         raise CellError(f"{str(runs)[:200]} cannot be read", why=str(error)[:200]) from error
     if not there:
-        raise CellError(f"there is no folder {runs}", hint="oelm compare STUDY makes one")
+        raise CellError(f"there is no folder {runs}", hint="oelm run STUDY makes one")
     places, unread = _places(runs)
     found = dict.fromkeys(_root_of(folder, runs) for folder in places)
     if not found:
         if unread:
             raise CellError(f"{unread[0].where} cannot be read", why=str(unread[0].why))
-        raise CellError(f"there are no cells below {runs}", hint="oelm compare STUDY makes some")
+        raise CellError(f"there are no cells below {runs}", hint="oelm run STUDY makes some")
     return list(found)
 
 
-def _places(folder: Path) -> tuple[list[Path], list[LeftOut]]:
+def _places(folder: Path) -> tuple[list[Path], list[Excluded]]:
     """Where cells are or have been, and what may not be looked into."""
-    unread: list[LeftOut] = []
+    unread: list[Excluded] = []
 
     def refused(error: OSError) -> None:
         where = os.path.relpath(error.filename or folder, folder)
-        unread.append(LeftOut(where=where, why=plain(error.strerror or str(error))))
+        unread.append(Excluded(where=where, why=verbatim(error.strerror or str(error))))
 
-    found = [Path(at) for at, _, files in os.walk(folder, onerror=refused) if MAKINGS in files or RECORD in files]
+    found = [Path(at) for at, _, files in os.walk(folder, onerror=refused) if CELL_SPEC in files or RECORD in files]
     return sorted(found), unread
 
 
@@ -310,96 +312,77 @@ def _root_of(folder: Path, runs: Path) -> Path:
 def read_results(folder: Path) -> Results:
     """The results of the study in this folder."""
     found: dict[Cell, Record] = {}
-    places, left_out = _places(folder)
+    places, excluded = _places(folder)
     for place in places:
         where = str(place.relative_to(folder))
         try:
-            makings = read_json(place / MAKINGS)
+            content = read_json(place / CELL_SPEC)
             record = read_record(place)
             if record is None:
-                why = say("left-out-unfinished", status=say(f"status-{status_of(place)}"))
-                left_out.append(LeftOut(where=where, why=why))
+                why = Message("excluded-unfinished", status=Message(f"status-{read_state(place)}"))
+                excluded.append(Excluded(where=where, why=why))
                 continue
-            cell = _cell_of(record, makings)
+            cell = _cell_of(record, content)
         except OelmError as error:
-            left_out.append(LeftOut(where=where, why=_on_one_line(error)))
+            excluded.append(Excluded(where=where, why=_on_one_line(error)))
             continue
         if str(cell.folder) != where:
-            left_out.append(LeftOut(where=where, why=say("left-out-moved", cell=str(cell))))
+            excluded.append(Excluded(where=where, why=Message("excluded-moved", cell=str(cell))))
         else:
             found[cell] = record
     study = _study_in(folder, found)
-    known = {*cells(study), *tuning_cells(study)}
+    known = {*compared_cells(study), *tuning_cells(study)}
     for cell in [cell for cell in found if cell not in known]:
         del found[cell]
-        left_out.append(LeftOut(where=str(cell), why=say("left-out-other")))
-    for cell in [cell for cell, record in found.items() if record.made_with.get("study") != study.name]:
-        name = found.pop(cell).made_with.get("study")
-        left_out.append(LeftOut(where=str(cell), why=say("left-out-study", name=name)))
-    bench = _bench_in(folder, study, left_out)
-    shapes = _shapes_in(folder, study, left_out)
+        excluded.append(Excluded(where=str(cell), why=Message("excluded-other")))
+    for cell in [cell for cell, record in found.items() if record.spec.get("study") != study.name]:
+        name = found.pop(cell).spec.get("study")
+        excluded.append(Excluded(where=str(cell), why=Message("excluded-study", name=name)))
+    bench = _bench_in(folder, study, excluded)
     return Results(
         study=study,
         folder=folder,
-        records={cell: found[cell] for cell in cells(study) if cell in found},
+        records={cell: found[cell] for cell in compared_cells(study) if cell in found},
         tuning={cell: found[cell] for cell in tuning_cells(study) if cell in found},
-        left_out=AllLeftOut(left_out),
+        excluded=AllExcluded(excluded),
         bench=bench,
-        shapes=shapes,
     )
 
 
-def _bench_in(folder: Path, study: Study, left_out: list[LeftOut]) -> Timed | None:
+def _bench_in(folder: Path, study: Study, excluded: list[Excluded]) -> Timed | None:
     """What `oelm bench` measured of this study; what is of no use is added to what is left out."""
     try:
         bench = read_bench(folder)
     except OelmError as error:
-        left_out.append(LeftOut(where=BENCH, why=_on_one_line(error)))
+        excluded.append(Excluded(where=BENCH, why=_on_one_line(error)))
         return None
     if bench is None:
         return None
-    reason = foreign(bench, study)
+    reason = bench_mismatch(bench, study)
     if reason is not None:
-        left_out.append(LeftOut(where=BENCH, why=reason))
+        excluded.append(Excluded(where=BENCH, why=reason))
         return None
     unknown = [name for name in bench.arms if name not in study.arms]
-    left_out += [LeftOut(where=f"{BENCH}, {name}", why=say("left-out-other")) for name in unknown]
+    excluded += [Excluded(where=f"{BENCH}, {name}", why=Message("excluded-other")) for name in unknown]
     return bench.restricted(study.arms)
 
 
-def _shapes_in(folder: Path, study: Study, left_out: list[LeftOut]) -> tuple[TimedShape, ...]:
-    try:
-        shapes = read_shapes(folder)
-    except OelmError as error:
-        left_out.append(LeftOut(where=SHAPES, why=_on_one_line(error)))
-        return ()
-    if shapes is None:
-        return ()
-    reason = foreign_shapes(shapes, study)
-    if reason is not None:
-        left_out.append(LeftOut(where=SHAPES, why=reason))
-        return ()
-    unknown = dict.fromkeys(one.arm for one in shapes.points if one.arm not in study.arms)
-    left_out += [LeftOut(where=f"{SHAPES}, {name}", why=say("left-out-other")) for name in unknown]
-    return tuple(one for one in shapes.points if one.arm in study.arms)
+def _on_one_line(error: OelmError) -> Message:
+    return verbatim(" ".join(str(error).split()))
 
 
-def _on_one_line(error: OelmError) -> Text:
-    return plain(" ".join(str(error).split()))
-
-
-def _cell_of(record: Record, makings: Mapping[str, Any] | None) -> Cell:
+def _cell_of(record: Record, content: Mapping[str, Any] | None) -> Cell:
     if not all(_is_sound(value) for value in vars(record).values()):
         raise CellError("the record is damaged", why="it has a number that nothing can be, or is nested without end")
-    arm, seed, tuning = (record.made_with.get(name) for name in ("arm", "seed", "tuning"))
+    arm, seed, tuning = (record.spec.get(name) for name in ("arm", "seed", "tuning"))
     values = tuning.values() if isinstance(tuning, dict) else ()
     if any(isinstance(value, dict | list) for value in values):
         raise CellError("the record does not say which point of the grid it is of")
     if not isinstance(arm, str) or type(seed) is not int or not isinstance(tuning, dict | None):
         raise CellError("the record does not say which cell it is of")
-    if makings is None:
-        raise CellError(f"there is no {MAKINGS} beside the record")
-    if makings.get("arm") != arm or makings.get("seed") != seed:
+    if content is None:
+        raise CellError(f"there is no {CELL_SPEC} beside the record")
+    if content.get("arm") != arm or content.get("seed") != seed:
         raise CellError("the record is of another cell than the folder was started for")
     return Cell(arm=arm, seed=seed, point=tuple(tuning.items()) if tuning else None)
 
@@ -412,18 +395,18 @@ def _study_in(folder: Path, found: Mapping[Cell, Record]) -> Study:
     compared = {cell: record for cell, record in found.items() if cell.point is None}
     if not compared:
         raise CellError(f"no cell of {folder} has come to its end", hint=f"oelm status {folder}")
-    first = next(iter(compared.values())).made_with
+    first = next(iter(compared.values())).spec
     arms = {}
     for cell, record in compared.items():
-        treatment = record.made_with.get("treatment")
+        treatment = record.spec.get("treatment")
         arms[cell.arm] = {
             **(treatment if isinstance(treatment, dict) else {}),
-            "changes": record.made_with.get("changes"),
+            "overrides": record.spec.get("overrides"),
         }
     if len(arms) < 2:
         raise CellError(
             f"{folder} has cells of one arm only, and does not say what it is compared with",
-            hint="oelm compare STUDY writes that down",
+            hint="oelm run STUDY writes that down",
         )
     raw = {
         "study": first.get("study"),
@@ -431,7 +414,7 @@ def _study_in(folder: Path, found: Mapping[Cell, Record]) -> Study:
         "recipe": first.get("recipe"),
         "arms": arms,
         "seeds": sorted({cell.seed for cell in compared}),
-        "compare": {"against": BASELINE if BASELINE in arms else next(iter(arms)), "primary": first.get("primary")},
+        "compare": {**(first.get("compare") or {}), "baseline": BASELINE if BASELINE in arms else next(iter(arms))},
     }
     return study_from_dict(raw, where=str(folder))
 
@@ -454,7 +437,7 @@ def _is_sound(value: Any, depth: int = 0) -> bool:
     return not isinstance(value, int) or abs(value) <= LARGEST
 
 
-def number(value: Any) -> float | None:
+def finite_number(value: Any) -> float | None:
     """A measurement, or None for what cannot be one: no number, not finite, or beyond all measure."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= LARGEST:
         return None

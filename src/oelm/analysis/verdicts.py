@@ -1,7 +1,7 @@
 """Verdicts: what the records support about two arms.
 
-The rules, all at 5 %: `equivalent` if two one-sided tests put the difference inside what the study calls
-uninteresting; else `better` or `worse` if a paired test finds a difference; else `undecided`. Where a check blocks the
+The rules, all at 5 %: `equivalent` if two one-sided tests put the difference inside the smallest effect of
+interest; else `better` or `worse` if a paired test finds a difference; else `inconclusive`. Where a check blocks the
 comparison, it is `invalid`, whatever the numbers. Tests over several arms are corrected by Holm's method.
 """
 
@@ -11,32 +11,29 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oelm.analysis.checks import check_results
-from oelm.analysis.examples import Crossed, McNemar, crossed, example_bootstrap, mcnemar
-from oelm.analysis.flags import Flag
-from oelm.analysis.paired import Estimate, Interval, Source, bca_interval, from_seeds, holm
-from oelm.analysis.power import detectable, seeds_needed
-from oelm.analysis.predictions import Predictions
+from oelm.analysis.checks.design import check_results
+from oelm.analysis.checks.registry import Issue
 from oelm.analysis.results import Results
+from oelm.analysis.stats.crossed import Crossed, McNemar, crossed, example_bootstrap, mcnemar
+from oelm.analysis.stats.estimate import Estimate, Interval, VarianceSource, bca_interval, from_seeds, holm
+from oelm.analysis.stats.power import detectable, seeds_needed
 from oelm.errors import CellError
-from oelm.study.plan import Cell
-from oelm.words.text import Text, plain, say
+from oelm.message import Message, MessageValue
+from oelm.metrics import find_metric, is_higher_better
+from oelm.runs.predictions import Predictions
+from oelm.study.cells import Cell
 
-Verdict = Literal["better", "worse", "equivalent", "undecided", "invalid"]
+Verdict = Literal["better", "worse", "equivalent", "inconclusive", "invalid"]
 
 ALPHA = 0.05
-LOWER_IS_BETTER = ("loss", "perplexity", "step_seconds", "training_seconds", "peak_memory", "trainable")
-COUNTED = ("trainable", "frozen", "total")  # exact: they have no interval
-# Standard errors that a true difference must have to be found 8 times in 10, where chance is in the examples.
+# Standard errors that a true difference must have to be found with 80 % power, where chance is in the examples.
 _BY_EXAMPLES = 2.8
-_NOTHING = Estimate(mean=math.nan, seeds=Source(se=math.inf, df=0))
-_MEMORY = ("peak_memory",)
-TIMES = ("step_seconds", "training_seconds")
+_NOTHING = Estimate(mean=math.nan, seeds=VarianceSource(se=math.inf, df=0))
 # What can be wrong with a count, with memory, with a time. Quality is another matter, and these are none of its.
 _COUNT_CHECKS = ("AUDIT-FAILED", "COUNT-MISSES-BUFFERS", "BASELINE-TREATED")
 _MEMORY_CHECKS = ("AUDIT-FAILED", "SETTING-DIFFERS")
@@ -68,16 +65,17 @@ class Comparison:
     mcnemar: dict[int, McNemar]
     """By seed, for accuracies."""
     margin: float | None
-    """A smaller difference is not interesting."""
+    """The smallest effect of interest."""
     p_differs: float
     p_equivalent: float | None
     detectable: float
-    """The smallest true difference that these seeds would find 8 times in 10."""
+    """The smallest true difference that these seeds find with 80 % power."""
     seeds_needed: int | None
-    """Seeds to find one of the margin, 8 times in 10."""
-    flags: tuple[Flag, ...]
+    """Seeds to find one of the margin with 80 % power."""
+    issues: tuple[Issue, ...]
     verdict: Verdict
-    sentence: Text
+    message: Message
+    """The verdict with its numbers; printed, it is a sentence."""
 
     @property
     def n(self) -> int:
@@ -86,10 +84,10 @@ class Comparison:
     @property
     def exact(self) -> bool:
         """Whether it is a count, or memory to the byte, the same in every seed: it needs no interval."""
-        return self.metric in (*COUNTED, *_MEMORY) and len(set(self.differences.values())) == 1
+        return find_metric(self.metric).kind in ("count", "memory") and len(set(self.differences.values())) == 1
 
     def __str__(self) -> str:
-        return self.sentence.en
+        return str(self.message)
 
     def __repr__(self) -> str:
         return f"<Comparison: {self}>"
@@ -106,12 +104,14 @@ class Comparison:
 
 def comparisons(results: Results) -> dict[str, Comparison]:
     """Every arm against the study's baseline on its primary metric, corrected for how many there are."""
-    primary = results.study.compare.primary
-    against = results.study.compare.against
+    compare = results.study.compare
+    against = results.study.compare.baseline
     if against not in results.arms:
         return {}
     found = {
-        arm: compare(results, arm, against=against, metric=primary.metric) for arm in results.arms if arm != against
+        arm: compare_arms(results, arm, against=against, metric=compare.metric)
+        for arm in results.arms
+        if arm != against
     }
     planned = sum(name not in found and name != against for name in results.study.arms)
     return corrected(found, more=planned)
@@ -132,12 +132,12 @@ def corrected(found: Mapping[str, Comparison], *, more: int = 0) -> dict[str, Co
     return {arm: judged.get(arm, one) for arm, one in found.items()}
 
 
-def compare(results: Results, arm: str, *, against: str, metric: str, model: str = "final") -> Comparison:
+def compare_arms(results: Results, arm: str, *, against: str, metric: str, model: str = "final") -> Comparison:
     """Two arms on any metric, by itself."""
     one, other = (results.values(name, metric, model=model) for name in (arm, against))
     differences = {seed: one[seed] - other[seed] for seed in one if seed in other}
-    primary = results.study.compare.primary
-    margin = primary.smallest_interesting if metric == primary.metric else None
+    compare = results.study.compare
+    margin = compare.min_effect if metric == compare.metric else None
     over_seeds = from_seeds(list(differences.values())) if differences else _NOTHING
     estimate = over_seeds
     rows, tests = _by_example(results, arm, against, metric, model, list(differences))
@@ -145,13 +145,13 @@ def compare(results: Results, arm: str, *, against: str, metric: str, model: str
     if both is not None:  # of seeds, all; of examples, as far as they were kept
         estimate = replace(over_seeds, examples=both.estimate.examples)
     spread = statistics.stdev(differences.values()) if len(differences) > 1 else math.nan
-    flags = flags_of(results, arm, against, metric)
+    issues = issues_of(results, arm, against, metric)
     return _judged(
         Comparison(
             arm=arm,
             against=against,
             metric=metric,
-            higher_is_better=metric not in LOWER_IS_BETTER,
+            higher_is_better=is_higher_better(metric),
             differences=differences,
             estimate=estimate,
             interval=estimate.interval(1 - ALPHA),
@@ -165,9 +165,9 @@ def compare(results: Results, arm: str, *, against: str, metric: str, model: str
             p_equivalent=estimate.p_within(margin) if margin is not None else None,
             detectable=_detectable(len(differences), spread, estimate),
             seeds_needed=_seeds_needed(margin, spread, estimate),
-            flags=flags,
-            verdict="undecided",
-            sentence=plain(""),
+            issues=issues,
+            verdict="inconclusive",
+            message=Message("verdict-none"),
         )
     )
 
@@ -188,23 +188,24 @@ def _example_error(estimate: Estimate) -> float:
     return estimate.examples.se if estimate.examples is not None else 0.0
 
 
-def flags_of(results: Results, arm: str, against: str, metric: str) -> tuple[Flag, ...]:
+def issues_of(results: Results, arm: str, against: str, metric: str) -> tuple[Issue, ...]:
     """What the checks say of this comparison. Counts, memory and times have faults of their own, and no others."""
     own = any({arm, against} == set(pair) for pair in results.compared)
     found = results.checks_of_records if own or arm == against else check_results(results, pair=(arm, against))
-    about = [one for one in found if one.touches(arm, against)]
-    if metric in COUNTED:
+    about = [one for one in found if one.applies_to(arm, against)]
+    kind = find_metric(metric).kind
+    if kind == "count":
         return tuple(one for one in about if one.code in _COUNT_CHECKS)
-    if metric in _MEMORY:
+    if kind == "memory":
         return tuple(_blocking(one) for one in about if one.code in _MEMORY_CHECKS)
-    if metric in TIMES:
+    if kind == "time":
         return tuple(_blocking(one) for one in about if one.code in TIME_CHECKS)
     return tuple(about)
 
 
-def _blocking(flag: Flag) -> Flag:
+def _blocking(issue: Issue) -> Issue:
     """Another machine, or an order that never changes, is worth a word beside an accuracy, and blocks a time."""
-    return flag if flag.code in ("PADDING-TIMED", "AUDIT-FAILED") else replace(flag, severity="invalid")
+    return issue if issue.code in ("PADDING-TIMED", "AUDIT-FAILED") else replace(issue, severity="invalid")
 
 
 def _by_example(
@@ -235,53 +236,63 @@ def _kept(results: Results, arm: str, seed: int, model: str) -> Predictions | No
 
 
 def _judged(one: Comparison) -> Comparison:
-    """With the verdict and the sentence that says it."""
+    """With the verdict and its message."""
     verdict, why = _verdict(one)
     # Equivalence at 5 % is two tests at 5 % each: it is the 90 % interval that lies inside the margin.
     interval = one.estimate.interval(1 - 2 * ALPHA) if verdict == "equivalent" else one.interval
-    values: dict[str, Any] = {"arm": one.arm, "against": one.against, "metric": one.metric, "n": one.n}
-    values |= {"mean": one.estimate.mean, "low": interval.low, "high": interval.high}
-    values |= {"margin": one.margin, "why": why}
-    key = _special(one, verdict)
-    return replace(one, verdict=verdict, sentence=say(key or f"verdict-{verdict}", **values))
+    message = Message(
+        _special_key(one, verdict) or f"verdict-{verdict}",
+        arm=one.arm,
+        against=one.against,
+        metric=one.metric,
+        n=one.n,
+        mean=one.estimate.mean,
+        low=interval.low,
+        high=interval.high,
+        level=interval.level,
+        margin=one.margin,
+        why=why,
+    )
+    return replace(one, verdict=verdict, message=message)
 
 
-def _special(one: Comparison, verdict: Verdict) -> str | None:
-    """The key of a sentence for what has no interval."""
+def _special_key(one: Comparison, verdict: Verdict) -> str | None:
+    """The key of the message for what has no interval."""
     if not one.differences:
         return "verdict-none" if verdict != "invalid" else "verdict-invalid-none"
     if one.exact and verdict != "invalid":
         return "verdict-same" if verdict == "equivalent" else "verdict-exact"
-    if verdict == "undecided" and (one.n < 2 or one.estimate.no_variation):
+    if verdict == "inconclusive" and (one.n < 2 or one.estimate.no_variation):
         return "verdict-open"
     return None
 
 
-def _verdict(one: Comparison) -> tuple[Verdict, Text]:
-    blocked = [found for found in one.flags if found.severity == "invalid"]
+def _verdict(one: Comparison) -> tuple[Verdict, MessageValue]:
+    """And why, where it does not follow from the numbers themselves."""
+    blocked = [found for found in one.issues if found.severity == "invalid"]
     if blocked:
-        return "invalid", plain(", ".join(dict.fromkeys(found.code for found in blocked)))
+        return "invalid", tuple(dict.fromkeys(found.code for found in blocked))
     if one.exact:
-        return ("equivalent" if one.estimate.mean == 0 else _direction(one)), plain("")
+        return ("equivalent" if one.estimate.mean == 0 else _direction(one)), None
     if one.n < 2:
-        return "undecided", say("why-one-seed", n=one.n)
+        return "inconclusive", Message("why-one-seed", n=one.n)
     if one.estimate.no_variation:
-        return "undecided", say("why-no-variation")
+        return "inconclusive", Message("why-no-variation")
     if one.p_equivalent is not None and one.p_equivalent < ALPHA:
-        return "equivalent", plain("")
+        return "equivalent", None
     if one.p_differs < ALPHA:
-        return _direction(one), plain("")
+        return _direction(one), None
     if not one.interval.contains(0):
-        return "undecided", say("why-corrected", p=one.p_differs)
+        return "inconclusive", Message("why-corrected", p=one.p_differs)
     if one.margin is None:
-        return "undecided", say("why-no-margin")
+        return "inconclusive", Message("why-no-margin")
     if one.seeds_needed is not None and one.seeds_needed > one.n:
-        return "undecided", say("why-more-seeds", number=one.seeds_needed, margin=one.margin)
+        return "inconclusive", Message("why-more-seeds", number=one.seeds_needed, margin=one.margin)
     by_examples = _BY_EXAMPLES * _example_error(one.estimate)
     if one.seeds_needed is None and by_examples >= one.margin:
         key = "why-more-examples" if by_examples > one.detectable / math.sqrt(2) else "why-more-of-both"
-        return "undecided", say(key, smallest=one.detectable, margin=one.margin)
-    return "undecided", say("why-too-wide", smallest=one.detectable)
+        return "inconclusive", Message(key, smallest=one.detectable, margin=one.margin)
+    return "inconclusive", Message("why-too-wide", smallest=one.detectable)
 
 
 def _direction(one: Comparison) -> Verdict:

@@ -1,1 +1,1 @@
-"""Fair timing: arms take turns on one machine, and what is told is the ratio of their step times."""
+"""Fair timing: arms take turns on one machine, and the result is the ratio of their step times."""

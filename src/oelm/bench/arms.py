@@ -1,4 +1,4 @@
-"""Arms: what takes turns in a bench, together in one process or each visit in its own, and what it took."""
+"""Arms: what a bench times, together in one process or each block of steps in its own, and what it took."""
 
 from __future__ import annotations
 
@@ -12,31 +12,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from oelm.analysis.timed import PARTS
-from oelm.bench.apart import Apart
-from oelm.bench.ceiling import Ceiling, Work, work_of
-from oelm.bench.memory import theory
-from oelm.bench.ratios import outliers, ratio_of
-from oelm.bench.room import NoRoom, is_out_of_memory, why_apart
+from oelm.analysis.stats.step_times import PARTS
+from oelm.bench.flops import Ceiling, Work, work_of
+from oelm.bench.interleave import InterleavedTimes, Pair, TimedArmRunner
+from oelm.bench.isolate import IsolatedArm, is_out_of_memory
+from oelm.bench.memory import InsufficientMemory, reason_to_isolate, theoretical_memory
+from oelm.bench.ratios import count_outliers, ratio_of
 from oelm.bench.stepper import Stepper
 from oelm.bench.timing import ArmTiming
-from oelm.bench.turns import Pair, Taken, Visited
 from oelm.errors import CellError
-from oelm.study.plan import Cell, resolve
+from oelm.study.cells import Cell, resolve_cell
 from oelm.study.study import Study
-from oelm.train.cell import assembled
+from oelm.train.cell import build_loop
 from oelm.train.loop import Loop
-from oelm.train.signals import Stop as Signals
-from oelm.train.watch import Watch
+from oelm.train.progress import Progress
+from oelm.train.signals import StopRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    taken: Taken
+class BenchMeasurement:
+    taken: InterleavedTimes
     work: dict[str, Work]
     """Of a step of every arm, at the mean length of the batches."""
     device: str
-    why_apart: str | None = None
+    isolated: str | None = None
 
     def timings(self, against: str, *, seed: int, peaks: Mapping[str, dict[str, Any]]) -> dict[str, ArmTiming]:
         """Every arm in units of `against`."""
@@ -45,12 +44,15 @@ class Measured:
         share = float(np.median(base[..., 2]) / np.median(base.sum(-1)))
         found = {}
         for name, seconds in parts.items():
-            whole = seconds.sum(-1)
+            step = seconds.sum(-1)
             timing = ArmTiming(
-                step_seconds=float(np.median(whole)), outliers=outliers(whole), ratios={}, memory=peaks.get(name, {})
+                step_seconds=float(np.median(step)),
+                outliers=count_outliers(step),
+                ratios={},
+                memory=peaks.get(name, {}),
             )
             if name != against:
-                ratios = {"step": ratio_of(whole, base.sum(-1), seed=seed)}
+                ratios = {"step": ratio_of(step, base.sum(-1), seed=seed)}
                 ratios |= {
                     part: ratio_of(seconds[..., number], base[..., number], seed=seed)
                     for number, part in enumerate(PARTS)
@@ -62,75 +64,75 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arms:
+class ArmFactory:
     """The arms of a study, and how they take turns."""
 
     study: Study
     names: tuple[str, ...]
     """Of those that are timed."""
-    turns: Callable[[dict[str, Visited]], Taken]
-    watch: Watch
-    stop: Signals
+    turns: Callable[[dict[str, TimedArmRunner]], InterleavedTimes]
+    progress: Progress
+    stop: StopRequest
     now: Callable[[], float]
 
-    def measured(self, apart: bool | None, peaks: dict[str, dict[str, Any]]) -> Measured:
-        """In one process if they fit, as far as that is known, and else, or when they turn out not to, apart."""
-        why = "it was asked for" if apart else None
-        if apart is None and peaks:
-            why = why_apart(list(peaks.values()), device=next(iter(peaks.values()))["device"])
+    def measure(self, isolate: bool | None, peaks: dict[str, dict[str, Any]]) -> BenchMeasurement:
+        """In one process where they fit, as far as that is known; isolated where they do not, or turn out not to."""
+        why = "--isolate" if isolate else None
+        if isolate is None and peaks:
+            why = reason_to_isolate(list(peaks.values()), device=next(iter(peaks.values()))["device"])
         if why is None:
             try:
-                return self._together(check=apart is None)
+                return self._measure_together(check=isolate is None)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-                if apart is False:
+                if isolate is False:
                     raise CellError(
                         "the arms do not fit into memory together",
                         why=str(error).partition("\n")[0],
-                        hint="--apart, which has one of them in memory at a time",
+                        hint="--isolate, which has one of them in memory at a time",
                     ) from error
-                why = str(error) if isinstance(error, NoRoom) else "all arms together ran out of memory"
+                why = str(error) if isinstance(error, InsufficientMemory) else "all arms together ran out of memory"
             gc.collect()  # the error held what was there
             torch.cuda.empty_cache()
-        self.watch.says(f"every visit is a process of its own: {why}")
-        return self._apart(why)
+        self.progress.on_message(f"every block of steps runs in a process of its own: {why}")
+        return self._measure_isolated(why)
 
-    def _together(self, *, check: bool) -> Measured:
-        with tempfile.TemporaryDirectory() as place:
+    def _measure_together(self, *, check: bool) -> BenchMeasurement:
+        with tempfile.TemporaryDirectory() as folder:
             loops: dict[str, Loop] = {}
             for name in self.names:
-                loops[name] = loop_of(self.study, name, Path(place), self.watch, self.stop)
+                loops[name] = build_arm_loop(self.study, name, Path(folder), self.progress, self.stop)
                 if check:
-                    _check_room(list(loops.values()), len(self.names))
+                    _check_memory(list(loops.values()), len(self.names))
             self.stop.at_once = False
             taken = self.turns({name: Stepper(loop, now=self.now) for name, loop in loops.items()})
-        work = {name: step_work(loop, taken.length) for name, loop in loops.items()}
-        return Measured(taken=taken, work=work, device=_device(loops[self.study.compare.against]))
+        work = {name: count_step_work(loop, taken.length) for name, loop in loops.items()}
+        return BenchMeasurement(taken=taken, work=work, device=_device(loops[self.study.compare.baseline]))
 
-    def _apart(self, why: str) -> Measured:
+    def _measure_isolated(self, why: str) -> BenchMeasurement:
         self.stop.at_once = False
         content, seed = self.study.to_dict(), self.study.seeds[0]
-        taken = self.turns({name: Apart(content, name, seed, stop=self.stop) for name in self.names})
+        taken = self.turns({name: IsolatedArm(content, name, seed, stop=self.stop) for name in self.names})
         work, device = {}, ""
         for name in self.names:
-            with tempfile.TemporaryDirectory() as place:
-                loop = loop_of(self.study, name, Path(place), self.watch, self.stop)
-                work[name], device = step_work(loop, taken.length), _device(loop)
+            with tempfile.TemporaryDirectory() as folder:
+                loop = build_arm_loop(self.study, name, Path(folder), self.progress, self.stop)
+                work[name], device = count_step_work(loop, taken.length), _device(loop)
             del loop  # before there is the next
-        return Measured(taken=taken, work=work, device=device, why_apart=why)
+        return BenchMeasurement(taken=taken, work=work, device=device, isolated=why)
 
 
-def against_base(study: Study) -> list[Pair]:
+def baseline_pairs(study: Study) -> list[Pair]:
     """Every other arm with the one that the study compares with."""
-    return [(name, study.compare.against) for name in study.arms if name != study.compare.against]
+    return [(name, study.compare.baseline) for name in study.arms if name != study.compare.baseline]
 
 
-def hypothesis_pairs(study: Study) -> list[Pair]:
+def timed_hypothesis_pairs(study: Study) -> list[Pair]:
     """Other arms whose step times a hypothesis divides."""
     found = [one.estimand for one in study.hypotheses]
     pairs = [(one.arm, one.against) for one in found if (one.form, one.metric) == ("ratio", "step_seconds")]
-    base = study.compare.against
+    base = study.compare.baseline
     return [
         (arm, other)
         for arm, other in dict.fromkeys(pairs)
@@ -138,30 +140,30 @@ def hypothesis_pairs(study: Study) -> list[Pair]:
     ]
 
 
-def cell_of(study: Study, name: str) -> Cell:
+def first_cell(study: Study, name: str) -> Cell:
     return Cell(arm=name, seed=study.seeds[0])
 
 
-def loop_of(study: Study, name: str, place: Path, watch: Watch, stop: Signals) -> Loop:
-    cell = cell_of(study, name)
-    return assembled(resolve(study, cell), place, watch, stop)
+def build_arm_loop(study: Study, name: str, folder: Path, progress: Progress, stop: StopRequest) -> Loop:
+    cell = first_cell(study, name)
+    return build_loop(resolve_cell(study, cell), folder, progress, stop)
 
 
-def _check_room(loops: list[Loop], number: int) -> None:
-    """Whether there is room, by arithmetic, for what the arms that are there will still need, and for the others."""
-    known = [theory(loop.model) for loop in loops]
-    largest = max(known, key=lambda memory: memory.parameters + memory.learning)
-    all_of_them = [memory.to_dict() for memory in (*known, *[largest] * (number - len(known)))]
-    why = why_apart(all_of_them, device=_device(loops[0]), there=sum(memory.parameters for memory in known))
+def _check_memory(loops: list[Loop], number: int) -> None:
+    """Whether what the arms that are loaded will still need, and the others, fits into memory by arithmetic."""
+    loaded = [theoretical_memory(loop.model, loop.recipe.optimizer) for loop in loops]
+    largest = max(loaded, key=lambda memory: memory.parameters + memory.learning)
+    all_arms = [memory.to_dict() for memory in (*loaded, *[largest] * (number - len(loaded)))]
+    why = reason_to_isolate(all_arms, device=_device(loops[0]), allocated=sum(memory.parameters for memory in loaded))
     if why is not None:
-        raise NoRoom(why)
+        raise InsufficientMemory(why)
 
 
 def _device(loop: Loop) -> str:
     return str(loop.accelerator.device.type)
 
 
-def step_work(loop: Loop, length: float) -> Work:
+def count_step_work(loop: Loop, length: float) -> Work:
     """Of a step of this training, with rows of so many tokens."""
     batch = loop.recipe.batch
     return work_of(loop.model, batch=batch.size * batch.accumulate, length=max(1, round(length)))

@@ -1,29 +1,34 @@
 """Memory: what a training step needs, by theory, by the tensors that are there, and at the peak of a fresh process.
 
-Run as a program, it is that process.
+And whether all arms fit at once into the memory that is free. Run as a program, this module is that fresh process.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from oelm.bench.processes import answering, arm_in, ask
+import torch
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
-
-    from oelm.train.loop import Loop
-    from oelm.train.signals import Stop
+from oelm.bench.isolate import arm_loop, run_in_child, serve_child
+from oelm.runs.provenance import peak_memory, reset_peak_memory
+from oelm.study.schema import OptimizerConfig
+from oelm.train.checkpoint import optimizer_tensors, weights_of
+from oelm.train.loop import Loop
+from oelm.train.optim import learning_parameters, optimizer_state_bytes
+from oelm.train.signals import StopRequest
 
 STEPS = 3
-"""Enough for a peak: the optimiser's state is there from the first step on, and the second has it beside gradients."""
-_MOMENTS = 2
-_STEP_COUNTER = 4  # bytes: AdamW counts its steps in a float32 for every tensor
+"""Enough for a peak: the optimizer's state is there from the first step on, and the second has it beside gradients."""
+_USABLE = 0.8  # of what is free: longer batches may come, and allocators keep some for themselves
+_SYSTEM, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+# Limit and use of a group of processes, in both versions of the system.
+_LIMITS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+_ADAMW = OptimizerConfig(lr=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,21 +51,25 @@ class Memory:
         return asdict(self)
 
 
-def theory(model: nn.Module) -> Memory:
-    """By arithmetic, for AdamW: a gradient and two moments for every weight that learns."""
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    gradients = _bytes(learning)
+def theoretical_memory(model: nn.Module, optimizer: OptimizerConfig = _ADAMW) -> Memory:
+    """By arithmetic: a gradient for every weight that learns, and what the optimizer keeps of it.
+
+    The state of an optimizer that is not known is estimated as that of AdamW.
+    """
+    gradients = _bytes(learning_parameters(model))
+    state = optimizer_state_bytes(model, optimizer)
+    if state is None:
+        state = optimizer_state_bytes(model, _ADAMW)
+    assert state is not None
     return Memory(
         parameters=_bytes(model.parameters()),
         gradients=gradients,
-        optimizer=_MOMENTS * gradients + _STEP_COUNTER * len(learning),
+        optimizer=state,
     )
 
 
-def held(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
+def count_memory(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
     """By the tensors that are there now. Between backward pass and step, gradients are; after a step, moments are."""
-    from torch import Tensor
-
     states = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
     return Memory(
         parameters=_bytes(model.parameters()),
@@ -70,28 +79,26 @@ def held(model: nn.Module, optimizer: torch.optim.Optimizer) -> Memory:
 
 
 def checkpoint_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """What a checkpoint would hold: all weights, tied ones once, and the optimiser's state."""
-    from oelm.train.checkpoint import optimizer_tensors, weights_of
-
+    """What a checkpoint would hold: all weights, tied ones once, and the optimizer's state."""
     weights = _bytes(weights_of(model).values())
     state = _bytes(optimizer_tensors(model, optimizer).values())
     return {"weights": weights, "optimizer": state, "total": weights + state}
 
 
-def peak_of(
+def measure_peak_memory(
     study: str | Path | Mapping[str, Any],
     arm: str,
     seed: int,
     *,
     steps: int = STEPS,
     overrides: Sequence[str] = (),
-    stop: Stop | None = None,
+    stop: StopRequest | None = None,
 ) -> dict[str, Any]:
     """Train some steps of an arm in a process of its own, and return what it measured, in bytes.
 
     `study` is a file, the name of a shipped study, or plain data in that form (which takes no `overrides`). The peak is
     that of the process on a CPU, and of tensors on a GPU: `before` the first step and after the last (`peak`). The
-    `activations` are what is left of their difference without gradients and optimiser; on a CPU also the libraries'
+    `activations` are what is left of their difference without gradients and optimizer; on a CPU also the libraries'
     own buffers, so that small ones drown.
     """
     question = {
@@ -102,31 +109,102 @@ def peak_of(
         "overrides": list(overrides),
     }
     failing = f"the memory of arm '{arm}' could not be measured"
-    return ask("oelm.bench.memory", question, failing=failing, stop=stop)
+    return run_in_child("oelm.bench.memory", question, failing=failing, stop=stop)
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
+# -- what is free ---------------------------------------------------------------------------------------------------
+
+
+class InsufficientMemory(MemoryError):
+    """The arms would not fit into memory together."""
+
+
+def reason_to_isolate(arms: Sequence[Mapping[str, Any]], *, device: str, allocated: int = 0) -> str | None:
+    """Why these arms cannot be in memory together; None if they can, or if nobody says what is free.
+
+    `arms` are bytes by what they are for, as `memory.Memory` has them; `allocated` of them are taken already.
+    """
+    need, free = needed_bytes(arms) - allocated, free_bytes(device)
+    if free is None or need <= _USABLE * free:
+        return None
+    limit = f"{_USABLE:.0%} of the {_format_bytes(free)} that are free may be used"
+    return f"all {len(arms)} arms need {_format_bytes(need)} more, and {limit}"
+
+
+def needed_bytes(arms: Sequence[Mapping[str, Any]]) -> int:
+    """Bytes of several arms in one process: all weights and moments, but gradients and activations of one at a time."""
+    passing = max(arm["gradients"] + (arm["activations"] or 0) for arm in arms)
+    return int(sum(arm["parameters"] + arm["optimizer"] for arm in arms) + passing)
+
+
+def free_bytes(device: str) -> int | None:
+    """What a process could still take, on a GPU or of the machine's memory; None where the system does not say."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    return min((*_free_on_machine(), *_free_in_cgroups()), default=None)
+
+
+def _free_on_machine() -> Iterator[int]:
+    for line in _read(_SYSTEM / "meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            yield int(line.split()[1]) * 1024
+
+
+def _free_in_cgroups() -> Iterator[int]:
+    """What the limits of containers and batch systems leave: that of our own group, and of all groups around it."""
+    for line in _read(_SYSTEM / "self" / "cgroup").splitlines():
+        _, kinds, path = line.split(":", 2)
+        if kinds not in ("", "memory"):
+            continue
+        root = _GROUPS / kinds
+        own = root / path.lstrip("/")  # seen from inside a container, it may not be there: then only its root is
+        for folder in (own, *own.parents):
+            if not folder.is_relative_to(root):
+                break
+            for limit, used in _LIMITS:
+                numbers = [_read(folder / name).strip() for name in (limit, used)]
+                if all(number.isdigit() for number in numbers):
+                    most, now = map(int, numbers)
+                    yield max(0, most - now + _page_cache(folder))
+
+
+def _page_cache(folder: Path) -> int:
+    """Bytes of a group that are only files kept at hand, and given up when memory is short."""
+    rows = (line.split() for line in _read(folder / "memory.stat").splitlines())
+    return next((int(row[1]) for row in rows if row[0] in ("inactive_file", "total_inactive_file")), 0)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _format_bytes(number: int) -> str:
+    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
+
+
 # -- the process ---------------------------------------------------------------------------------------------------
 
 
-def _measured(question: dict[str, Any]) -> dict[str, Any]:
-    with arm_in(question) as loop:
-        return {"arm": question["arm"], "seed": question["seed"], **_trained(loop, question["steps"])}
+def _answer_memory(question: dict[str, Any]) -> dict[str, Any]:
+    with arm_loop(question) as loop:
+        return {"arm": question["arm"], "seed": question["seed"], **_train(loop, question["steps"])}
 
 
-def _trained(loop: Loop, steps: int) -> dict[str, Any]:
-    from oelm.records.provenance import forget_peak_memory
-
+def _train(loop: Loop, steps: int) -> dict[str, Any]:
     with_gradients: list[Memory] = []
 
     def look(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        with_gradients.append(held(loop.model, optimizer))
+        with_gradients.append(count_memory(loop.model, optimizer))
 
     handle = loop.optimizer.register_step_pre_hook(look)
-    forget_peak_memory()
+    reset_peak_memory()
     before = _peak()
     number = min(steps, loop.total)
     for _ in range(number):
@@ -134,7 +212,9 @@ def _trained(loop: Loop, steps: int) -> dict[str, Any]:
     peak = _peak()
     handle.remove()
     gradients = max(memory.gradients for memory in with_gradients)
-    after = held(loop.model, loop.optimizer)
+    after = count_memory(loop.model, loop.optimizer)
+    # What is not known is not claimed.
+    is_known = optimizer_state_bytes(loop.model, loop.recipe.optimizer) is not None
     return {
         "device": loop.accelerator.device.type,
         "steps": number,
@@ -144,14 +224,12 @@ def _trained(loop: Loop, steps: int) -> dict[str, Any]:
         "gradients": gradients,
         "optimizer": after.optimizer,
         "activations": max(0, peak - before - gradients - after.optimizer),
-        "theory": theory(loop.model).to_dict(),
+        "theory": theoretical_memory(loop.model, loop.recipe.optimizer).to_dict() if is_known else None,
         "checkpoint": checkpoint_bytes(loop.model, loop.optimizer),
     }
 
 
 def _peak() -> int:
-    from oelm.records.provenance import peak_memory
-
     peak = peak_memory()
     on_gpu, process = peak["gpu"], peak["process"]
     assert process is not None
@@ -159,4 +237,4 @@ def _peak() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(answering(_measured))
+    sys.exit(serve_child(_answer_memory))

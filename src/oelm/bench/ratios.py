@@ -2,10 +2,10 @@
 
 A machine that others use gets slower and faster by itself: steadily, in waves, in two clock rates, in bursts. All of it
 multiplies the time of whoever is running, so it is taken out by a ratio of times that were measured close together, in
-an order that favours nobody (`order.rounds`). What remains of it is symmetric around the true ratio, and a median over
-rounds does not mind how far out a disturbed round lies.
+an order that favors nobody (`interleave.rounds`). What remains of it is symmetric around the true ratio, and a median
+over rounds does not mind how far out a disturbed round lies.
 
-Shape suffixes: R = rounds, V = visits of a round (two), S = steps of a visit.
+Shape suffixes: R = rounds, V = visits (timed blocks) of a round, which are two, S = steps of a visit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-LEVEL = 0.95
+_LEVEL = 0.95
 # Below this, no two of the round ratios hold the true one 95 times in 100 between them: 2 * 0.5^5 is above 0.05.
 FEWEST = 6
 FIRST_LOOK = 16
@@ -64,7 +64,7 @@ def ratio_of(arm_visits: ArrayLike, base_visits: ArrayLike, *, seed: int) -> Rat
         median=math.exp(np.median(logs_R)),
         low=low,
         high=high,
-        level=LEVEL,
+        level=_LEVEL,
         trimmed=math.exp(_trimmed_mean(logs_R)),
         floor=float(np.quantile(arm_RVS, 0.05) / np.quantile(base_RVS, 0.05)),
         rounds=len(logs_R),
@@ -81,12 +81,12 @@ def is_look(rounds: int) -> bool:
     return rounds >= FIRST_LOOK and rounds & (rounds - 1) == 0
 
 
-def enough(ratio: Ratio, precision: float) -> bool:
+def is_precise_enough(ratio: Ratio, precision: float) -> bool:
     """Whether to stop here: it is time to look, and the interval reaches no further than `precision` to each side."""
     return is_look(ratio.rounds) and ratio.half_width <= precision
 
 
-def outliers(steps: ArrayLike) -> int:
+def count_outliers(steps: ArrayLike) -> int:
     """How many of an arm's steps took more than 3 times their median. They are counted, and stay in."""
     seconds = np.asarray(steps, dtype=float)
     return int((seconds > 3 * np.median(seconds)).sum())
@@ -97,7 +97,7 @@ def block_length(series: NDArray[np.float64]) -> float:
     resemble each other, 1 where no autocorrelation is seen or it is negative.
 
     It is the rule of Politis and White (2004, corrected with Patton in 2009) for the stationary bootstrap, made of the
-    ranks, so that a few rounds in a burst cannot hide what the others have in common. Where neighbours do resemble
+    ranks, so that a few rounds in a burst cannot hide what the others have in common. Where neighbors do resemble
     each other (correlation 0.6), an interval of 95 % holds the truth in 81, 87 and 90 % with 32, 64 and 128 rounds,
     in 2000 simulations each; without blocks in 75, 75 and 74 %.
     """
@@ -162,11 +162,11 @@ def _resamples(n: int, length: float, draw: np.random.Generator) -> NDArray[np.i
     starts = draw.integers(n, size=(RESAMPLES, n))
     if length == 1:
         return starts
-    place = np.arange(n)
+    index = np.arange(n)
     begins = draw.random((RESAMPLES, n)) < 1 / length
     begins[:, 0] = True
-    begun = np.maximum.accumulate(np.where(begins, place, 0), axis=1)
-    return (np.take_along_axis(starts, begun, axis=1) + place - begun) % n
+    starts_of_runs = np.maximum.accumulate(np.where(begins, index, 0), axis=1)
+    return (np.take_along_axis(starts, starts_of_runs, axis=1) + index - starts_of_runs) % n
 
 
 def _tail(n: float) -> float:
@@ -178,4 +178,4 @@ def _tail(n: float) -> float:
     from scipy.special import ndtr, stdtrit
 
     n = max(n, 2.0)
-    return float(ndtr(math.sqrt(n / (n - 1)) * stdtrit(n - 1, (1 - LEVEL) / 2)))
+    return float(ndtr(math.sqrt(n / (n - 1)) * stdtrit(n - 1, (1 - _LEVEL) / 2)))

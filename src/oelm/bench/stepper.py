@@ -1,4 +1,4 @@
-"""Stepper: one arm, timed step by step, and in a step forward, backward and optimiser apart."""
+"""Stepper: one arm, timed step by step, and in a step forward, backward and optimizer apart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from oelm.bench.turns import Visit
+from oelm.bench.interleave import TimedBlock
 from oelm.data.batches import Batch, collate
 from oelm.train.loop import Loop
 
@@ -44,7 +44,7 @@ class Marks:
 
 
 class Stepper:
-    """An arm with its own model and optimiser."""
+    """An arm with its own model and optimizer."""
 
     def __init__(self, loop: Loop, *, now: Callable[[], float] = time.perf_counter):
         self.loop, self._now = loop, now
@@ -52,11 +52,11 @@ class Stepper:
         for group in loop.optimizer.param_groups:
             group["lr"] = loop.recipe.optimizer.lr
 
-    def visit(self, first: int, steps: int) -> Visit:
+    def time_steps(self, first: int, steps: int) -> TimedBlock:
         """Train on the batches of these steps of the study, which are made before the clock runs."""
         batches = [self._batches(step) for step in range(first, first + steps)]
         marks = [self._step(passes) for passes in batches]
-        return Visit(
+        return TimedBlock(
             seconds=np.array([_by_part(one.seconds()) for one in marks]),
             lengths=tuple(batch.inputs["input_ids"].shape[1] for passes in batches for batch in passes),
         )
@@ -72,18 +72,18 @@ class Stepper:
         counted = sum(batch.targets.numel() for batch in passes)
         marks.mark()
         for batch in passes:
-            loss = loop.runner(batch.inputs, batch.targets) / counted
+            loss = loop.wrapped_model(batch.inputs, batch.targets) / counted
             marks.mark()
             loop.accelerator.backward(loss)
             marks.mark()
         loop.clip()
-        loop.stepper.step()
-        loop.stepper.zero_grad()
+        loop.wrapped_optimizer.step()
+        loop.wrapped_optimizer.zero_grad()
         marks.mark()
         return marks
 
 
 def _by_part(seconds: list[float]) -> tuple[float, float, float]:
-    """Forward and backward take turns, once a pass; the optimiser is last."""
+    """Forward and backward take turns, once a pass; the optimizer is last."""
     *passes, optimizer = seconds
     return sum(passes[0::2]), sum(passes[1::2]), optimizer

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from oelm.analysis.timed import BENCH, FORMAT, PARTS
+from oelm.analysis.stats.step_times import _FORMAT, BENCH, PARTS
 from oelm.bench.ratios import Ratio
-from oelm.records.store import write_json
-from oelm.table import aligned
+from oelm.format import finite_or_none, format_columns, format_interval
+from oelm.runs.layout import write_json
 
-Stop = Literal["precision", "budget", "interrupted"]
+StopReason = Literal["precision", "budget", "interrupted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +27,7 @@ class ArmTiming:
     ceiling: float | None = None
     """The largest share of a step's arithmetic that freezing can spare."""
     at_most: float | None = None
-    """The same with the optimiser as it was measured, and attention for free: more cannot be freezing's."""
+    """The same with the optimizer as it was measured, and attention for free: more cannot be freezing's."""
     memory: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -50,7 +49,7 @@ class PairTiming:
     ratio: Ratio
 
     def __str__(self) -> str:
-        shown = f"{self.ratio.median:.4f} ({interval_shown(self.ratio)}), {_verdict(self.ratio)}"
+        shown = f"{self.ratio.median:.4f} ({format_ratio_interval(self.ratio)}), {_verdict(self.ratio)}"
         return f"{self.arm} in units of {self.against}: {shown}"
 
 
@@ -63,7 +62,7 @@ class Bench:
     seed: int
     precision: float
     """Half-width of the interval that was asked for."""
-    stopped_by: Stop
+    stopped_by: StopReason
     rounds: int
     steps: int
     """Of a visit; every arm is visited twice in a round."""
@@ -79,9 +78,9 @@ class Bench:
     arms: dict[str, ArmTiming]
     pairs: tuple[PairTiming, ...]
     """Treated arms that a hypothesis of the study compares with each other."""
-    made_with: dict[str, dict[str, Any]]
+    spec: dict[str, dict[str, Any]]
     """By arm, as in the record of a cell: study, seed, treatment, changes and the resolved recipe."""
-    surroundings: dict[str, Any]
+    system: dict[str, Any]
     warnings: tuple[str, ...]
     provenance: dict[str, Any]
 
@@ -90,8 +89,8 @@ class Bench:
         return self.stopped_by == "interrupted"
 
     def to_dict(self) -> dict[str, Any]:
-        data = {"format": FORMAT, **asdict(self)}
-        return finite(data)  # type: ignore[no-any-return]
+        data = {"format": _FORMAT, **asdict(self)}
+        return finite_or_none(data)  # type: ignore[no-any-return]
 
     def save(self, folder: Path) -> Path:
         """Beside the records of the study."""
@@ -108,15 +107,15 @@ class Bench:
                     name,
                     f"{1000 * arm.step_seconds:.1f}",
                     f"{step.median:.4f}" if step else "",
-                    interval_shown(step) if step else "",
+                    format_ratio_interval(step) if step else "",
                     *(f"{arm.ratios[part].median:.3f}" if step else "" for part in PARTS),
                     f"{1 - arm.ceiling:.4f}" if arm.ceiling is not None else "",
-                    reached_shown(arm),
+                    format_reached(arm),
                     _verdict(step) if step else "",
                     _learning(arm),
                 )
             )
-        told = {
+        reasons = {
             "precision": f"the interval is within {self.precision:g}",
             "budget": f"the time was used up before the interval was within {self.precision:g}",
             "interrupted": "it was interrupted; this is what was measured until then",
@@ -124,27 +123,27 @@ class Bench:
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
         lines = [
             f"{self.study}: batch {self.batch} x {self.length:.0f} tokens on {self.device}, "
-            f"{rounds} of 2 x {self.steps} steps an arm in {self.seconds:.0f} s; {told[self.stopped_by]}",
+            f"{rounds} of 2 x {self.steps} steps an arm in {self.seconds:.0f} s; {reasons[self.stopped_by]}",
             *([f"every visit was a process of its own: {self.apart}"] if self.apart else []),
             "",
-            *aligned(rows, left=("arm", "95 % interval")),
+            *format_columns(rows, left=("arm", "95 % interval")),
         ]
         lines += [str(pair) for pair in self.pairs]
         lines += [f"warning: {text}" for text in self.warnings]
         return "\n".join(lines)
 
 
-def interval_shown(ratio: Ratio) -> str:
-    return "none yet" if math.isinf(ratio.high) else f"{ratio.low:.4f} to {ratio.high:.4f}"
+def format_ratio_interval(ratio: Ratio) -> str:
+    return format_interval(ratio.low, ratio.high, spec=".4f", missing="none yet")
 
 
 def _verdict(ratio: Ratio) -> str:
     if ratio.low <= 1 <= ratio.high:
-        return "undecided"
+        return "inconclusive"
     return "faster" if ratio.high < 1 else "slower"
 
 
-def reached_shown(arm: ArmTiming) -> str:
+def format_reached(arm: ArmTiming) -> str:
     if arm.saving is None or not arm.ceiling:
         return ""
     return f"{arm.saving / arm.ceiling:.0%}"
@@ -154,12 +153,3 @@ def _learning(arm: ArmTiming) -> str:
     if not arm.memory:
         return ""
     return f"{(arm.memory['gradients'] + arm.memory['optimizer']) / 2**20:.1f} MiB"
-
-
-def finite(value: Any) -> Any:
-    """Without infinities, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

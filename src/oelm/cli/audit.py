@@ -8,19 +8,19 @@ import typer
 
 
 def audit(
-    folder: Annotated[Path, typer.Argument(help="A saved model: a folder with config.json and model.safetensors.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a saved model, with config.json and model.safetensors")],
     against: Annotated[
         str | None,
-        typer.Option(help="The model it was made from, a folder or hub name: compare with that, bit by bit."),
+        typer.Option(help="Base model to compare with bit by bit: folder or hub name"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
-    """Audit a saved model, ours or anyone's: frozen bits equal to the recorded hashes or to the base model.
+    """Audit a saved model: counts, frozen bits, geometry
 
-    Exit code 0 if all holds, 1 if there are findings, 2 if it cannot be audited.
+    Exit code: 0 no findings, 1 findings, 2 could not be audited
     """
     from oelm.cli.quiet import quiet_loading
-    from oelm.heads.folder import audit_folder
+    from oelm.heads.audit import audit_folder
 
     with quiet_loading():
         result = audit_folder(folder, against=against)

@@ -8,56 +8,58 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oelm.cli.compare import JsonOption, SetOption
+from oelm.cli.options import JsonOption, SetOption
 from oelm.errors import OelmError, StudyError
 from oelm.study.load import load_study
 
 if TYPE_CHECKING:
-    from oelm.analysis.flags import Flag
+    from oelm.analysis.checks.registry import Issue
 
 
 def check(
-    what: Annotated[str, typer.Argument(help="A study file, the name of a shipped study, or a folder of runs.")],
+    what: Annotated[str, typer.Argument(help="Study file, name of a shipped study, or folder of runs")],
     overrides: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look for what would make a comparison unfair. Exit code 1 if something makes it invalid."""
-    from oelm.analysis.flags import flag_as_dict, flags_shown
+    """Find what makes a comparison unfair, in a study or its records
+
+    Exit code: 0 nothing invalid, 1 something invalid, 2 could not be checked
+    """
+    from oelm.analysis.checks.registry import format_issues
 
     if _is_folder(what):
         if overrides:
             raise StudyError("--set changes a study, and these are records", hint=f"oelm check {what}")
         found, damaged = _of_runs(what)
     else:
-        from oelm.analysis.checks import check_study
+        from oelm.analysis.checks.design import check_study
 
         study = load_study(what, overrides or ())
         found, damaged = {study.name: check_study(study)}, []
     if as_json:
-        typer.echo(
-            json.dumps({name: [flag_as_dict(flag) for flag in flags] for name, flags in found.items()}, indent=2)
-        )
+        data = {name: [issue.to_dict() for issue in issues] for name, issues in found.items()}
+        typer.echo(json.dumps(data, indent=2))
     else:
-        for name, flags in found.items():
-            typer.echo("\n".join([f"{name}:", *(f"  {line}" for line in flags_shown(flags) or ["no check fires"])]))
+        for name, issues in found.items():
+            typer.echo("\n".join([f"{name}:", *(f"  {line}" for line in format_issues(issues) or ["no check fires"])]))
     if damaged:
-        raise damaged[0]  # the others have been shown
-    if any(flag.severity == "invalid" for flags in found.values() for flag in flags):
+        raise damaged[0]  # the others have been printed
+    if any(issue.severity == "invalid" for issues in found.values() for issue in issues):
         raise typer.Exit(1)
 
 
 def _is_folder(what: str) -> bool:
     try:
         return Path(what).is_dir()
-    except (OSError, ValueError):  # no name that a file could have
+    except (OSError, ValueError):  # not the name of a file
         return False
 
 
-def _of_runs(runs: str) -> tuple[dict[str, list[Flag]], list[OelmError]]:
+def _of_runs(runs: str) -> tuple[dict[str, list[Issue]], list[OelmError]]:
     """By study; one that cannot be read does not hide the others."""
     from oelm.analysis.results import read_results, study_folders
 
-    found: dict[str, list[Flag]] = {}
+    found: dict[str, list[Issue]] = {}
     damaged = []
     for folder in study_folders(runs):
         try:

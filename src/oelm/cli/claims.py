@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oelm.cli.compare import JsonOption
+from oelm.cli.options import JsonOption
 from oelm.errors import OelmError, StudyError, did_you_mean
-from oelm.records.store import RUNS
-from oelm.words.text import Lang, Text, say
+from oelm.message import Lang, Message, Text
+from oelm.runs.layout import RUNS
+from oelm.text.messages import join_texts, say, translate
 
 if TYPE_CHECKING:
-    from oelm.analysis.claims import Judged, Ledger
+    from oelm.analysis.checks.registry import Issue
     from oelm.analysis.results import Results
+    from oelm.claims.judge import JudgedClaim
+    from oelm.claims.schema import Ledger
 
 
 class _Listing(TyperGroup):
@@ -27,65 +30,70 @@ class _Listing(TyperGroup):
         return super().parse_args(ctx, args if args and args[0] in known else ["ls", *args])
 
 
-app = typer.Typer(
+claims_app = typer.Typer(
     cls=_Listing,
     add_completion=False,
     rich_markup_mode=None,
-    help="Published claims: the checks that fire on them, and what our records say. Without a command it lists them: "
-    "oelm claims ls --help has the options.",
+    help="List or check published claims, next to our records\n\nWithout a command: ls",
 )
-LedgerOption = Annotated[str, typer.Option(help="A ledger file, or the name of a shipped ledger.")]
-LangOption = Annotated[Lang, typer.Option(help="The language.")]
+LedgerOption = Annotated[str, typer.Option(help="Ledger file, or name of a shipped ledger")]
+LangOption = Annotated[Lang, typer.Option(help="Language")]
 
 
-@app.command()
-def ls(
-    runs: Annotated[Path | None, typer.Argument(help=f"A folder of runs; {RUNS} by default, if it is there.")] = None,
+@claims_app.command("ls")
+def list_claims(
+    runs: Annotated[Path | None, typer.Argument(help=f"Folder of runs [default: {RUNS}, if it exists]")] = None,
     ledger: LedgerOption = "oelm-first",
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """List the claims, the checks that fire on each, and what our records say so far."""
-    from oelm.analysis.claims import judge, load_ledger, standing
+    """List claims, the checks that fire on each, and what our records say"""
+    from oelm.claims.judge import judge_claim, retest_status
+    from oelm.claims.load import load_ledger
 
     loaded = load_ledger(ledger)
     found = _results(loaded, runs)
-    told = {name: standing(claim, found) for name, claim in loaded.claims.items()}
-    judged = {name: judge(claim) for name, claim in loaded.claims.items()}
+    status = {name: retest_status(claim, found) for name, claim in loaded.claims.items()}
+    judged = {name: judge_claim(claim) for name, claim in loaded.claims.items()}
     if as_json:
-        data = {name: {**_plain(one, loaded), "standing": _both(told[name])} for name, one in judged.items()}
+        data = {
+            name: {**_plain(one, loaded, lang), "status": [_message_as_dict(each, lang) for each in status[name]]}
+            for name, one in judged.items()
+        }
         typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
     for name, one in judged.items():
         codes = ", ".join(one.codes) or say("claims-clean")[lang]
-        lines = [("claims-checks", codes), *_computed(one, lang), ("claims-standing", told[name][lang])]
+        records = join_texts([translate(each) for each in status[name]])[lang]
+        lines = [("claims-checks", codes), *_computed(one, lang), ("claims-status", records)]
         _show(name, one.claim.claim[lang], lines, lang)
 
 
-@app.command()
-def check(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Only these claims.")] = None,
+@claims_app.command("check")
+def check_ledger(
+    names: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Only these claims")] = None,
     ledger: LedgerOption = "oelm-first",
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Show what every check says of the claims, with the numbers."""
-    from oelm.analysis.claims import judge, load_ledger
+    """Show every check of the claims, with its numbers"""
+    from oelm.claims.judge import judge_claim
+    from oelm.claims.load import load_ledger
 
     loaded = load_ledger(ledger)
     for name in names or ():
         if name not in loaded.claims:
             known = ", ".join(loaded.claims)
-            raise StudyError(f"there is no claim '{name}'{did_you_mean(name, loaded.claims)}", hint=f"one of {known}")
-    judged = {name: judge(loaded.claims[name]) for name in names or loaded.claims}
+            raise StudyError(f"unknown claim '{name}'{did_you_mean(name, loaded.claims)}", hint=f"one of {known}")
+    judged = {name: judge_claim(loaded.claims[name]) for name in names or loaded.claims}
     if as_json:
-        data = {name: _plain(one, loaded) for name, one in judged.items()}
+        data = {name: _plain(one, loaded, lang) for name, one in judged.items()}
         typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
     for name, one in judged.items():
         lines = [("claims-source", loaded.sources[one.claim.source][lang])]
-        said = [found.line(lang) for found in one.flags] or [say("claims-clean")[lang]]
-        lines += [("claims-checks", text) for text in said]
+        issues = [_issue_line(issue, lang) for issue in one.issues] or [say("claims-clean")[lang]]
+        lines += [("claims-checks", text) for text in issues]
         lines += _computed(one, lang)
         lines += [("claims-note", note[lang]) for note in one.claim.notes]
         _show(name, one.claim.claim[lang], lines, lang)
@@ -111,14 +119,19 @@ def _results(ledger: Ledger, runs: Path | None) -> dict[str, Results]:
             try:
                 found[name] = read_results(folder)
             except OelmError as error:  # the claims that it does not re-test are still worth showing
-                typer.echo(f"left out: {' '.join(str(error).split())}", err=True)
+                typer.echo(f"excluded: {' '.join(str(error).split())}", err=True)
     return found
 
 
-def _computed(one: Judged, lang: Lang) -> list[tuple[str, str]]:
+def _computed(one: JudgedClaim, lang: Lang) -> list[tuple[str, str]]:
     """What the published numbers themselves give."""
-    pairs = [("claims-paired", pair.text[lang]) for pair in one.paired]
-    return pairs + [("claims-rule", rule[lang]) for rule in one.rules]
+    pairs = [("claims-paired", translate(pair.message)[lang]) for pair in one.paired]
+    return pairs + [("claims-rule", translate(rule)[lang]) for rule in one.rules]
+
+
+def _issue_line(issue: Issue, lang: Lang) -> str:
+    where = f"{issue.where}: " if issue.where else ""
+    return f"{issue.severity:<7} {issue.code}  {where}{translate(issue.message)[lang]}"
 
 
 def _show(name: str, claim: str, lines: list[tuple[str, str]], lang: Lang) -> None:
@@ -131,22 +144,34 @@ def _show(name: str, claim: str, lines: list[tuple[str, str]], lang: Lang) -> No
         before = label
 
 
-def _plain(one: Judged, ledger: Ledger) -> dict[str, Any]:
+def _plain(one: JudgedClaim, ledger: Ledger, lang: Lang) -> dict[str, Any]:
     return {
         "claim": _both(one.claim.claim),
         "source": _both(ledger.sources[one.claim.source]),
-        "checks": [
-            {"code": found.code, "severity": found.severity, "where": found.where, "message": _both(found.message)}
-            for found in one.flags
-        ],
+        "checks": [issue.to_dict() | {"text": translate(issue.message)[lang]} for issue in one.issues],
         "paired": [
-            {"arm": pair.arm, "against": pair.against, "metric": pair.metric, "n": pair.n, "mean": pair.mean}
-            | {"low": pair.interval.low, "high": pair.interval.high}
+            {
+                "arm": pair.arm,
+                "against": pair.against,
+                "metric": pair.metric,
+                "n": pair.n,
+                "mean": pair.mean,
+                "low": pair.interval.low,
+                "high": pair.interval.high,
+                "text": translate(pair.message)[lang],
+            }
             for pair in one.paired
         ],
-        "rules": [{"rule": _both(rule.rule), "value": rule.number, "holds": rule.holds} for rule in one.claim.rules],
+        "rules": [
+            {"rule": _both(rule.rule), "value": rule.number, "holds": rule.holds, "text": translate(message)[lang]}
+            for rule, message in zip(one.claim.rules, one.rules, strict=True)
+        ],
         "notes": [_both(note) for note in one.claim.notes],
     }
+
+
+def _message_as_dict(message: Message, lang: Lang) -> dict[str, Any]:
+    return {**message.to_dict(), "text": translate(message)[lang]}
 
 
 def _both(text: Text) -> dict[str, str]:

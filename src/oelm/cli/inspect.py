@@ -1,30 +1,27 @@
 """`oelm inspect`: where a model keeps its queries and keys, and what a treatment would freeze and save."""
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from oelm.errors import FolderError
-from oelm.table import aligned
+from oelm.format import format_columns
 from oelm.treatment import Treatment
 
 
 def inspect(
-    model: Annotated[str | None, typer.Argument(help="A folder with a saved model, or a hub name.")] = None,
+    model: Annotated[str | None, typer.Argument(help="Folder of a saved model, or hub name")] = None,
     config: Annotated[
-        str | None, typer.Option(help="A config.json, folder or hub name: look at the architecture, without weights.")
+        str | None, typer.Option(help="Config to inspect without weights: config.json, folder or hub name")
     ] = None,
-    freeze: Annotated[str, typer.Option(help="What the treatment in question freezes: none, q, k, qk.")] = "qk",
-    layers: Annotated[str, typer.Option(help="Where: all, 0-5, first:0.5, last:0.25.")] = "all",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    freeze: Annotated[str, typer.Option(help="What to freeze: none, q, k, qk")] = "qk",
+    layers: Annotated[str, typer.Option(help="Layers, e.g. all, 0-5, first:0.5, last:0.25")] = "all",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
-    """Show layout, heads, counts, what a treatment would freeze and save, and how orthonormal the heads are."""
+    """Show the heads of a model, and what a treatment would freeze and save"""
     if (model is None) == (config is None):
         raise FolderError("say which model: `oelm inspect MODEL`, or `oelm inspect --config FILE` without weights")
-    if model is not None and Path(model).is_file():
-        raise FolderError(f"{model} is a file, not a folder", hint=f"oelm inspect --config {model}")
     treatment = Treatment.from_dict({"freeze": freeze, "layers": layers})
     facts = _facts(model, config, treatment)
     if as_json:
@@ -35,14 +32,13 @@ def inspect(
 
 def _facts(model: str | None, config: str | None, treatment: Treatment) -> dict[str, Any]:
     from oelm.cli.quiet import quiet_loading
-    from oelm.heads.count import count
+    from oelm.heads.count import count, freezing_savings
     from oelm.heads.find import find_projections
     from oelm.heads.measure import measure
-    from oelm.heads.savings import saving
-    from oelm.models.load import load_config, load_model, skeleton
+    from oelm.models.load import load_config, load_model, meta_model
 
     with quiet_loading():
-        loaded = load_model(model) if model is not None else skeleton(load_config(config or ""))
+        loaded = load_model(model) if model is not None else meta_model(load_config(config or ""))
     projections = find_projections(loaded)
     return {
         "model": model or config,
@@ -50,7 +46,7 @@ def _facts(model: str | None, config: str | None, treatment: Treatment) -> dict[
         "weights": model is not None,
         "counts": count(loaded).to_dict(),
         "treatment": treatment.to_dict(),
-        "saving": saving(loaded, treatment).to_dict(),
+        "saving": freezing_savings(loaded, treatment).to_dict(),
         "projections": [
             {
                 "layer": projection.layer,
@@ -79,7 +75,7 @@ def _show(facts: dict[str, Any]) -> None:
         f"{counts['total']:,} weights, {counts['qk']:,} of them Q/K ({100 * counts['qk'] / counts['total']:.3f} %), "
         f"{counts['buffers']:,} in buffers\n"
     )
-    typer.echo("\n".join(aligned(_rows(facts), left=("", "head", "layout", "name"))))
+    typer.echo("\n".join(format_columns(_rows(facts), left=("", "head", "layout", "name"))))
     typer.echo(
         f"\nfreeze {treatment['freeze']}, layers {treatment['layers']}: {save['frozen']:,} weights frozen "
         f"({100 * save['frozen'] / counts['total']:.3f} %), {counts['total'] - save['frozen']:,} trainable;\n"

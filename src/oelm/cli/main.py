@@ -9,27 +9,60 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oelm.errors import OelmError, Stopped, did_you_mean
+from oelm.errors import Extra, OelmError, Stopped, did_you_mean, explain_import
+from oelm.train.process import avoid_spinning
 from oelm.version import __version__
 
 # By name: the module below oelm.cli, and what --help says of it.
 COMMANDS = {
-    "plan": ("plan", "Show the cells of a study, what differs between its arms, what is done, and the time left."),
-    "check": ("check", "Look for what would make a comparison unfair."),
-    "compare": ("compare", "Run what is missing of a study, and show its results."),
-    "report": ("report", "Make the report of every study below a folder."),
-    "bench": ("bench", "Time the steps of a study's arms against each other, beside what freezing can save."),
-    "status": ("status", "Show where every cell stands, wherever it runs."),
-    "logs": ("logs", "Show what happened in a cell; with -f also what happens next."),
-    "stop": ("stop", "Have cells write a checkpoint and stop, wherever they run."),
-    "resume": ("stop", "Go on with what is missing, where and how it was started last."),
-    "fetch": ("stop", "Bring the records of studies that run over ssh back to this machine."),
-    "train": ("compare", "Run one cell of a study."),
-    "inspect": ("inspect", "Show the heads of a model, and what a treatment would freeze and save."),
-    "audit": ("audit", "Audit a saved model: are its frozen bits what they were?"),
-    "studies": ("studies", "The studies that come with oelm: list, show, copy."),
-    "claims": ("claims", "Published claims: the checks that fire on them, and what our records say."),
+    "plan": ("plan", "Show the cells, arm differences, counts and estimated time of a study"),
+    "check": ("check", "Find what makes a comparison unfair, in a study or its records"),
+    "run": ("run", "Run the missing cells of a study and show the results"),
+    "report": ("report", "Write the report of every study below a folder"),
+    "bench": ("bench", "Time the steps of arms side by side, next to the most freezing can save"),
+    "status": ("status", "Show the state of every cell"),
+    "logs": ("logs", "Show the log of a cell"),
+    "stop": ("stop", "Checkpoint and stop cells, wherever they run"),
+    "resume": ("stop", "Resume what is missing, where it last ran"),
+    "fetch": ("stop", "Copy records from ssh hosts to this machine"),
+    "inspect": ("inspect", "Show the heads of a model, and what a treatment would freeze and save"),
+    "audit": ("audit", "Audit a saved model: counts, frozen bits, geometry"),
+    "studies": ("studies", "List, show or copy shipped studies"),
+    "claims": ("claims", "List or check published claims, next to our records"),
 }
+
+
+# Commands that read a study: `--plugin` is an option of each, added here.
+_READ_STUDIES = ("plan", "check", "run", "report", "bench", "status", "logs", "stop", "resume", "fetch")
+
+
+def _agree(plugins: list[str] | None) -> None:
+    from oelm.study.plugins import agree_to_plugins
+
+    agree_to_plugins(plugins or ())
+
+
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="MODULE",
+        callback=_agree,
+        expose_value=False,
+        help="Plugin to allow: my_module, or ./my_module.py (repeatable)",
+    ),
+]
+
+
+def _plugin_option() -> Any:
+    """As typer makes it for a command, to be added to others."""
+    alone = typer.Typer(add_completion=False)
+    alone.command()(_takes_plugins)
+    return typer.main.get_command(alone).params[0]
+
+
+def _takes_plugins(plugins: PluginOption = None) -> None:
+    pass
 
 
 class Commands(TyperGroup):
@@ -41,19 +74,24 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             ctx.fail(f"there is no command '{cmd_name}'{did_you_mean(cmd_name, COMMANDS)}")
+        from oelm.cli.options import GroupedCommand
+
         module = import_module(f"oelm.cli.{COMMANDS[cmd_name][0]}")
-        if hasattr(module, "app"):
-            command = typer.main.get_command(module.app)
+        group = getattr(module, f"{cmd_name}_app", None)
+        if group is not None:
+            command = typer.main.get_command(group)
         else:
             alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-            alone.command()(getattr(module, cmd_name))
+            alone.command(cls=GroupedCommand)(getattr(module, cmd_name))
             command = typer.main.get_command(alone)
         command.name = cmd_name
+        if cmd_name in _READ_STUDIES:
+            command.params.append(_plugin_option())
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, told) for name, (_, told) in COMMANDS.items()])
+            formatter.write_dl([(name, help) for name, (_, help) in COMMANDS.items()])
 
 
 app = typer.Typer(
@@ -62,7 +100,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Head-wise orthogonal, frozen queries and keys on any Transformer: applied exactly, audited, compared fairly.",
+    help="Head-wise orthogonal, frozen queries and keys on any Transformer: applied exactly, audited, compared fairly",
 )
 
 
@@ -75,27 +113,39 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit")
     ] = False,
 ) -> None:
     pass
 
 
 def main() -> None:
+    avoid_spinning()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # whatever stands in a record can be shown
+            stream.reconfigure(errors="backslashreplace")  # whatever is in a record can be printed
     try:
         app()
     except Stopped as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(128 + error.signal)
     except OelmError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        sys.exit(2)
+        _refuse(error)
+    except ModuleNotFoundError as error:
+        command = next((word for word in sys.argv[1:] if word in COMMANDS), "")
+        extra: Extra | None = None if command in ("inspect", "audit") else "lab"  # the others run studies, or read them
+        missing = explain_import(error, needed_by=f"oelm {command}".strip(), extra=extra)
+        if missing is None:
+            raise
+        _refuse(missing)
     except BrokenPipeError:  # `oelm ... | head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
         sys.exit(130)
+
+
+def _refuse(error: OelmError) -> None:
+    sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    sys.exit(2)

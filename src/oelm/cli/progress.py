@@ -8,22 +8,29 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
 from rich.status import Status
 
-from oelm.records.standing import Standing
-from oelm.study.plan import Cell
-from oelm.times import duration
-from oelm.train.lines import QUIET, Lines, Times, brief
-from oelm.train.watch import Watch
+from oelm.format import format_duration
+from oelm.launch.backends.events import events_file, report_to_parent
+from oelm.runs.status import CellStatus
+from oelm.study.cells import Cell
+from oelm.train.progress import QUIET, CellTimer, LineProgress, Progress, format_metrics
 
 
 @contextmanager
-def progress(number_of_cells: int) -> Iterator[Watch]:
-    """A watch for as many cells; everything goes to the standard error, so that results can be piped."""
+def show_progress(number_of_cells: int) -> Iterator[Progress]:
+    """A progress for as many cells. It goes to the parent that started this process for a cell, or to the standard
+    error, so that results can be piped."""
+    parent = events_file()
+    if parent is not None:
+        with report_to_parent(parent) as progress:
+            yield progress
+        return
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        yield Lines(number_of_cells, _to_stderr)
+        yield LineProgress(number_of_cells, _to_stderr)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -32,13 +39,13 @@ def progress(number_of_cells: int) -> Iterator[Watch]:
         TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as bars:
-        yield Bars(bars, number_of_cells)
+    with RichProgress(*columns, console=console, transient=True) as bars:
+        yield BarProgress(bars, number_of_cells)
 
 
 @contextmanager
-def timing(budget: float) -> Iterator[Watch]:
-    """A watch for rounds of timing, which take `budget` seconds at most."""
+def timing(budget: float) -> Iterator[Progress]:
+    """A progress for rounds of timing, which take `budget` seconds at most."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield Rounds(budget, None)
@@ -47,7 +54,7 @@ def timing(budget: float) -> Iterator[Watch]:
         yield Rounds(budget, status)
 
 
-class Rounds(Watch):
+class Rounds(Progress):
     """On a terminal one line that changes; in a log, a line now and then."""
 
     def __init__(self, budget: float, status: Status | None):
@@ -55,17 +62,17 @@ class Rounds(Watch):
         self._began: float | None = None
         self._last = time.monotonic()
 
-    def says(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         self._write(text)
 
-    def prepares(self, what: str, done: int, total: int) -> None:
+    def on_prepare(self, what: str, done: int, total: int) -> None:
         self._tell(f"{what}: {done:,}" + (f" of {total:,}" if total else ""))
 
-    def stepped(self, step: int, *, loss: float) -> None:
+    def on_step(self, step: int, *, loss: float) -> None:
         self._began = self._began or time.monotonic()
         left = max(0.0, self._budget - (time.monotonic() - self._began))
         rounds = "1 round" if step == 1 else f"{step} rounds"
-        self._tell(f"{rounds}; at most {duration(left)} more")
+        self._tell(f"{rounds}; at most {format_duration(left)} more")
 
     def _tell(self, text: str) -> None:
         if self._status is not None:
@@ -84,45 +91,45 @@ def _to_stderr(text: str) -> None:
     sys.stderr.flush()
 
 
-class Bars(Watch):
-    def __init__(self, bars: Progress, number_of_cells: int):
+class BarProgress(Progress):
+    def __init__(self, bars: RichProgress, number_of_cells: int):
         self.bars = bars
-        self.times = Times(number_of_cells)
+        self.times = CellTimer(number_of_cells)
         self._study = bars.add_task("study", total=number_of_cells, note="")
         self._cell: TaskID | None = None
         self._side: TaskID | None = None
         self._cells: dict[str, TaskID] = {}
         """Those that run in processes of their own."""
 
-    def says(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         self.bars.console.print(text)
 
-    def prepares(self, what: str, done: int, total: int) -> None:
+    def on_prepare(self, what: str, done: int, total: int) -> None:
         self._aside(what, done, total)
 
-    def begins(self, cell: Cell, *, step: int, total: int) -> None:
+    def on_cell_start(self, cell: Cell, *, step: int, total: int) -> None:
         self.times.begins(step, total)
         self._clear()
         self._cell = self.bars.add_task(str(cell), total=total, completed=step, note="")
 
-    def stepped(self, step: int, *, loss: float) -> None:
+    def on_step(self, step: int, *, loss: float) -> None:
         assert self._cell is not None
         self.bars.update(self._cell, completed=step, note=f"loss {loss:.3f}")
         left = self.times.left_of_study(step)
-        self.bars.update(self._study, note="" if left is None else f"about {duration(left)} left")
+        self.bars.update(self._study, note="" if left is None else f"about {format_duration(left)} left")
 
-    def evaluates(self, what: str, done: int, total: int) -> None:
+    def on_evaluate(self, what: str, done: int, total: int) -> None:
         self._aside(f"measuring on {what}", done, total)
 
-    def evaluated(self, step: int, metrics: dict[str, float]) -> None:
-        self.bars.console.print(f"  step {step:,}: select {brief(metrics)}")
+    def on_evaluation_end(self, step: int, metrics: dict[str, float]) -> None:
+        self.bars.console.print(f"  step {step:,}: select {format_metrics(metrics)}")
 
-    def ends(self, cell: Cell, *, status: str, seconds: float | None = None) -> None:
+    def on_cell_end(self, cell: Cell, *, status: str, seconds: float | None = None) -> None:
         self.bars.console.print(f"{cell}: {status} in {self.times.ends(seconds, status=status)}")
         self._clear()
         self.bars.update(self._study, completed=self.times.done)
 
-    def shows(self, running: Sequence[Standing], *, done: int, of: int) -> None:
+    def on_status(self, running: Sequence[CellStatus], *, done: int, of: int) -> None:
         for gone in set(self._cells) - {one.cell for one in running}:
             self.bars.remove_task(self._cells.pop(gone))
         for one in running:

@@ -3,9 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from oelm.errors import is_installed
+
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
+    if not is_installed("transformers"):
+        yield
+        return
     import logging as levels
 
     from transformers.utils import logging

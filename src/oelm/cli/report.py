@@ -9,20 +9,21 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from oelm.cli.compare import JsonOption
+from oelm.cli.options import JsonOption
 from oelm.errors import OelmError
-from oelm.records.store import RUNS
-from oelm.words.text import Lang, say
+from oelm.message import Lang
+from oelm.runs.layout import RUNS
+from oelm.text.messages import say
 
 
 def report(
-    runs: Annotated[Path, typer.Argument(help="The folder of a study, or one that holds several.")] = RUNS,
-    formats: Annotated[str, typer.Option("--format", help="Any of html, md and pdf: html,pdf.")] = "html",
-    lang: Annotated[str, typer.Option(help="en or zh. The page has both, and opens in this one.")] = "en",
-    out: Annotated[Path | None, typer.Option(help="Where to write; into the study's folder by default.")] = None,
+    runs: Annotated[Path, typer.Argument(help="Folder of runs, or of a study")] = RUNS,
+    formats: Annotated[str, typer.Option("--format", help="Any of html, md, pdf, e.g. html,pdf")] = "html",
+    lang: Annotated[str, typer.Option(help="Language to open in, en or zh")] = "en",
+    out: Annotated[Path | None, typer.Option(help="Folder to write to [default: the study's]")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the report of every study below a folder."""
+    """Write the report of every study below a folder"""
     from oelm.analysis.results import study_folders
     from oelm.report.write import Format, check_choices
 
@@ -33,13 +34,13 @@ def report(
     for folder in folders:
         target = out / folder.relative_to(runs) if out is not None and len(folders) > 1 else out
         try:
-            with _saying(say("report-making", study=folder.name)[cast(Lang, lang)]):
+            with _status(say("report-making", study=folder.name)[cast(Lang, lang)]):
                 made.append(_report(folder, cast(list[Format], chosen), cast(Lang, lang), target))
         except OelmError as error:  # one study that cannot be read does not hide the others
             damaged.append(error)
             continue
         if not as_json:
-            typer.echo("\n".join([*made[-1]["files"], made[-1]["verdict"]]))
+            typer.echo("\n".join([*made[-1]["files"], made[-1]["text"]]))
     if as_json:
         typer.echo(json.dumps(made, indent=2, ensure_ascii=False))
     if damaged:
@@ -48,22 +49,24 @@ def report(
 
 def _report(folder: Path, formats: list[Any], lang: Lang, out: Path | None) -> dict[str, Any]:
     from oelm.analysis.results import read_results
-    from oelm.report.content import content_of
-    from oelm.report.write import write_content
+    from oelm.analysis.text_table import comparison_as_dict
+    from oelm.report.write import build_content, write_content
 
-    content = content_of(read_results(folder))
+    results = read_results(folder)
+    content = build_content(results)
     files = write_content(content, folder, formats=formats, lang=lang, out=out)
     return {
         "study": content.study,
-        "verdict": content.verdict.text[lang],
-        "kind": content.verdict.kind,
+        "verdict": content.verdict.kind,
+        "text": content.verdict.text[lang],
+        "comparisons": [comparison_as_dict(one) for one in results.comparisons.values()],
         "files": [str(path) for path in files],
     }
 
 
 @contextmanager
-def _saying(text: str) -> Iterator[None]:
-    """Say what is going on: while it goes on on a terminal, as one line in a log."""
+def _status(text: str) -> Iterator[None]:
+    """A status line on a terminal, one line in a log."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)

@@ -1,4 +1,4 @@
-"""`oelm status`: where the cells below a folder stand."""
+"""`oelm status`: the state of the cells below a folder."""
 
 import json
 import math
@@ -9,31 +9,30 @@ from typing import Annotated, Any
 
 import typer
 
-from oelm.cli.compare import JsonOption
-from oelm.records.standing import Standing
-from oelm.records.store import FINISHED, RUNS
-from oelm.table import aligned
-from oelm.times import duration
+from oelm.cli.options import JsonOption
+from oelm.format import format_columns, format_duration
+from oelm.runs.layout import FINISHED, RUNS
+from oelm.runs.status import CellStatus
 
 _SECONDS = 3.0  # between two looks
 _PATIENCE = 60.0  # seconds without anything that runs
-_LEFT = ("cell", "state", "where", "result")
+_LEFT = ("cell", "state", "device", "where", "result")
 
 
 def status(
-    runs: Annotated[Path, typer.Argument(help="A folder of runs, of a study, or of one cell.")] = RUNS,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again while something runs.")] = False,
+    runs: Annotated[Path, typer.Argument(help="Folder of runs, of a study, or of a cell")] = RUNS,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh while something runs")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show where every cell stands: waiting, queued, running, stopped, done, diverged, audit-failed, failed."""
-    from oelm.launch.standings import standings
+    """Show the state of every cell"""
+    from oelm.launch.backends.dispatch import list_status
 
     if as_json:
-        typer.echo(json.dumps([row.to_dict() for row in standings(runs, told=_warn)], indent=2))
+        typer.echo(json.dumps([row.to_dict() for row in list_status(runs, log=_warn)], indent=2))
     elif watch:
         _watch(runs)
     else:
-        typer.echo(_table(standings(runs, told=_warn)) or f"no cells below {runs}")
+        typer.echo(_table(list_status(runs, log=_warn)) or f"no cells below {runs}")
 
 
 def _watch(runs: Path) -> None:
@@ -41,12 +40,12 @@ def _watch(runs: Path) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from oelm.launch.standings import standings
+    from oelm.launch.backends.dispatch import list_status
 
     console, before, quiet = Console(highlight=False), "", 0.0
     if not console.is_terminal:
         while True:
-            rows = standings(runs, told=_warn)
+            rows = list_status(runs, log=_warn)
             if (now := _table(rows)) != before:
                 typer.echo(f"{time.strftime('%H:%M:%S')}\n{now}")
             before, quiet = now, _quiet(rows, quiet)
@@ -55,40 +54,41 @@ def _watch(runs: Path) -> None:
             time.sleep(_SECONDS)
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            rows = standings(runs, told=live.console.print)
-            live.update(Text(f"{_table(rows)}\n\n{time.strftime('%H:%M:%S')}; Ctrl-C ends the looking"), refresh=True)
+            rows = list_status(runs, log=live.console.print)
+            live.update(Text(f"{_table(rows)}\n\n{time.strftime('%H:%M:%S')}; Ctrl-C to quit"), refresh=True)
             quiet = _quiet(rows, quiet)
             if quiet > _PATIENCE:
                 return
             time.sleep(_SECONDS)
 
 
-def _quiet(rows: list[Standing], before: float) -> float:
-    """For how long nothing has gone on. Between two cells of one launch, a new process takes its time."""
+def _quiet(rows: list[CellStatus], before: float) -> float:
+    """Seconds without anything that runs. Between two cells of one launch, a new process takes its time."""
     if all(row.state in FINISHED for row in rows):
         return math.inf
     return 0.0 if any(row.state in ("queued", "running") for row in rows) else before + _SECONDS
 
 
-def _table(rows: list[Standing]) -> str:
+def _table(rows: list[CellStatus]) -> str:
     if not rows:
         return ""
-    columns = ("cell", "state", "step", "of", "left", "loss", "result", "where")
-    lines = [columns, *(tuple(_shown(row)[name] for name in columns) for row in rows)]
+    columns = ("cell", "state", "step", "of", "left", "loss", "result", "device", "where")
+    lines = [columns, *(tuple(_row(row)[name] for name in columns) for row in rows)]
     number = {state: sum(row.state == state for row in rows) for state in dict.fromkeys(row.state for row in rows)}
     summary = ", ".join(f"{count} {state}" for state, count in number.items())
-    return "\n".join([*aligned(lines, left=_LEFT), "", summary])
+    return "\n".join([*format_columns(lines, left=_LEFT), "", summary])
 
 
-def _shown(row: Standing) -> dict[str, Any]:
+def _row(row: CellStatus) -> dict[str, Any]:
     return {
         "cell": f"{row.study}/{row.cell}",
         "state": row.state,
         "step": f"{row.step:,}" if row.step else "",
         "of": "" if row.steps is None else f"{row.steps:,}",
-        "left": "" if row.eta is None else duration(row.eta),
+        "left": "" if row.eta is None else format_duration(row.eta),
         "loss": "" if row.loss is None else f"{row.loss:.3f}",
         "result": row.result,
+        "device": row.device,
         "where": row.where,
     }
 

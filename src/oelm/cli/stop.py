@@ -2,79 +2,74 @@
 
 import sys
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from oelm.cli.compare import JsonOption
+from oelm.cli.options import JsonOption, RunsArgument, RunsOption
 from oelm.errors import CellError, OelmError, Stopped
-from oelm.launch.jobs import Job, read_jobs
-from oelm.records.store import FINISHED, RUNS, STUDY
+from oelm.runs.jobs import Job, read_jobs
+from oelm.runs.layout import FINISHED, RUNS, STUDY
 
 _SECONDS = 0.5  # between two looks
-RunsArgument = Annotated[Path, typer.Argument(help="A folder of runs, or of a study.")]
-RunsOption = Annotated[Path, typer.Option(help="A folder of runs, or of a study.")]
 
 
 def stop(
-    cells: Annotated[list[str], typer.Argument(help="baseline/seed-0, its folder, or all.")],
-    wait: Annotated[bool, typer.Option(help="Wait until they have written their checkpoints.")] = True,
+    cells: Annotated[list[str], typer.Argument(help="Cells, e.g. baseline/seed-0, their folders, or all")],
+    wait: Annotated[bool, typer.Option(help="Wait for the checkpoints")] = True,
     runs: RunsOption = RUNS,
 ) -> None:
-    """Have cells write a checkpoint and stop, wherever they run; `oelm resume` has them go on."""
-    from oelm.launch.standings import chosen
-    from oelm.launch.stopping import ask_to_stop, running_among
-    from oelm.records.standing import status_of
+    """Checkpoint and stop cells, wherever they run"""
+    from oelm.launch.backends.dispatch import filter_running, request_stop, select_cells
+    from oelm.runs.status import read_state
 
-    meant = [one for one in chosen(runs, cells) if status_of(one.folder) not in FINISHED]
+    meant = [one for one in select_cells(runs, cells) if read_state(one.folder) not in FINISHED]
     if not meant:
-        typer.echo("nothing to stop: all of it has come to its end")
+        typer.echo("nothing to stop: all cells are finished")
         return
-    before = running_among(meant)
-    asked = ask_to_stop(meant)
-    left = running_among(asked)
+    before = filter_running(meant)
+    asked = request_stop(meant)
+    left = filter_running(asked)
     ran = [one for one in asked if one in before or one in left]
     left = left if wait else []
     if left:
-        sys.stderr.write(f"waiting for {len(left)} of them to write their checkpoints (Ctrl-C ends the waiting)\n")
+        sys.stderr.write(f"waiting for {len(left)} of them to write their checkpoints (Ctrl-C to stop waiting)\n")
     while left:
         time.sleep(_SECONDS)
-        left = running_among(left)
-    told = {"stopped": len(ran), "kept from starting": len(asked) - len(ran), "asked over ssh": len(meant) - len(asked)}
-    shown = "; ".join(f"{what}: {number}" for what, number in told.items() if number)
-    typer.echo(f"cells {shown}. Go on with: oelm resume {runs}")
+        left = filter_running(left)
+    counts = {
+        "stopped": len(ran),
+        "kept from starting": len(asked) - len(ran),
+        "asked over ssh": len(meant) - len(asked),
+    }
+    summary = "; ".join(f"{what}: {number}" for what, number in counts.items() if number)
+    typer.echo(f"cells {summary}. To resume: oelm resume {runs}")
 
 
 def resume(
     runs: RunsArgument = RUNS,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with what is missing of every study below a folder, where and how it was started last."""
-    from oelm.cli.compare import started
-    from oelm.launch.launch import Launch
-    from oelm.launch.standings import studies_below
-    from oelm.launch.where import Where
+    """Resume what is missing, where it last ran"""
+    from oelm.cli.run import launch
+    from oelm.launch.backends.dispatch import find_studies
+    from oelm.launch.backends.registry import backend_of
+    from oelm.launch.study_run import open_run
     from oelm.study.load import load_study
 
-    folders = [(folder, job) for folder in studies_below(runs) for job in _open_jobs(read_jobs(folder))]
+    folders = [(folder, job) for folder in find_studies(runs) for job in _open_jobs(read_jobs(folder))]
     if not folders:
-        raise CellError(f"nothing was started below {runs}", hint="oelm compare STUDY")
+        raise CellError(f"nothing was started below {runs}", hint="oelm run STUDY")
     code = 0
     for folder, job in folders:
-        launch = Launch(
-            study=load_study(folder / STUDY),
-            where=Where(**job.options["where"]),
-            out=folder.parent,
-            arms=job.options["arms"],
-            seeds=job.options["seeds"],
-        )
-        if not launch.job().cells:
-            typer.echo(f"{folder}: nothing is missing")
-            continue
         try:
-            started(launch, as_json=as_json)
-        except typer.Exit as end:  # some cells did not come to a good end; the other studies go on
+            picked = {name: job.options[name] for name in ("arms", "seeds", "cells")}
+            study_run = open_run(load_study(folder / STUDY), out=folder.parent, **picked)
+            if not study_run.stages:
+                typer.echo(f"{folder}: nothing is missing")
+                continue
+            launch(study_run, backend_of(job), as_json=as_json)
+        except typer.Exit as end:  # some cells did not end well; the other studies are not affected
             code = code or end.exit_code
         except Stopped:
             raise
@@ -87,26 +82,25 @@ def resume(
 
 def fetch(
     runs: RunsArgument = RUNS,
-    models: Annotated[bool, typer.Option("--models", help="The trained models as well.")] = False,
+    models: Annotated[bool, typer.Option("--models", help="Also the trained models")] = False,
 ) -> None:
-    """Bring the records of studies that run over ssh back to this machine."""
-    from oelm.launch import remote
-    from oelm.launch.cluster import load_cluster
-    from oelm.launch.standings import studies_below
-    from oelm.launch.where import SSH
+    """Copy records from ssh hosts to this machine"""
+    from oelm.launch.backends.dispatch import find_studies
+    from oelm.launch.backends.registry import backend_class, backend_of
 
-    found = [(folder, job) for folder in studies_below(runs) for job in read_jobs(folder) if job.on.startswith(SSH)]
+    jobs = [(folder, job) for folder in find_studies(runs) for job in read_jobs(folder)]
+    found = {(folder, job.on): job for folder, job in jobs if not backend_class(job.on).shares_folder}
     if not found:
-        raise CellError(f"nothing below {runs} was started over ssh", hint="oelm compare STUDY --on ssh://user@host")
+        raise CellError(f"nothing below {runs} was started over ssh", hint="oelm run STUDY --on ssh://user@host")
     code = 0
-    for folder, job in {(folder, job.on): (folder, job) for folder, job in found}.values():
+    for (folder, on), job in found.items():
         try:
-            number = remote.fetch(job, out=folder.parent, models=models, cluster=load_cluster(), told=_say)
+            number = backend_of(job).fetch(job, out=folder.parent, models=models, log=_say)
         except OelmError as error:
             _say(f"{folder}: {error}")
             code = 2
             continue
-        typer.echo(f"{folder}: {number} of {len(job.cells)} cells from {job.on}; then: oelm report {folder}")
+        typer.echo(f"{folder}: {number} of {len(job.cells)} cells from {on}; then: oelm report {folder}")
     if code:
         raise typer.Exit(code)
 

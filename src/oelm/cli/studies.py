@@ -6,23 +6,23 @@ from typing import Annotated
 
 import typer
 
-from oelm.cli.compare import JsonOption
+from oelm.cli.options import JsonOption
 from oelm.errors import StudyError, did_you_mean
-from oelm.records.store import writing
+from oelm.runs.layout import writing
 from oelm.study.shipped import question_of, shipped_studies
 
-app = typer.Typer(
+studies_app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="The studies that come with oelm: list, show, copy.",
+    help="List, show or copy shipped studies",
 )
-Name = Annotated[str, typer.Argument(help="The name of a shipped study.")]
+Name = Annotated[str, typer.Argument(help="Name of a shipped study")]
 
 
-@app.command()
-def ls(as_json: JsonOption = False) -> None:
-    """List the shipped studies and what they ask."""
+@studies_app.command("ls")
+def list_studies(as_json: JsonOption = False) -> None:
+    """List shipped studies and their questions"""
     found = {name: question_of(path) for name, path in shipped_studies().items()}
     if as_json:
         typer.echo(json.dumps(found, indent=2))
@@ -32,18 +32,18 @@ def ls(as_json: JsonOption = False) -> None:
         typer.echo(f"{name:<{width}}  {question}")
 
 
-@app.command()
-def show(name: Name) -> None:
-    """Print a shipped study."""
+@studies_app.command("show")
+def show_study(name: Name) -> None:
+    """Print a shipped study"""
     typer.echo(_file(name).read_text(encoding="utf-8"), nl=False)
 
 
-@app.command()
-def cp(
+@studies_app.command("cp")
+def copy_study(
     name: Name,
-    to: Annotated[Path | None, typer.Argument(help="A file or folder; the current folder by default.")] = None,
+    to: Annotated[Path | None, typer.Argument(help="File or folder [default: current folder]")] = None,
 ) -> None:
-    """Copy a shipped study, to make it your own."""
+    """Copy a shipped study, to change it"""
     file = _file(name)
     target = to or Path()
     target = target / file.name if target.is_dir() else target

@@ -1,7 +1,7 @@
-"""Batches: which examples a step sees, and as which tensors.
+"""Batches: the examples of each step, and their tensors.
 
 The order is a function of the data seed and the step alone, so arms of one seed see the same batches, and a resumed
-cell goes on where it stopped without remembering anything but its step.
+cell continues where it stopped with nothing but its step.
 
 Shapes: B examples of a batch, T tokens of its longest example.
 """
@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oelm.data.tokens import Examples, Split, Windows
+from oelm.data.tokenize import Examples, Split, Windows
 from oelm.seeds import seed_for
 
-_BUCKET = 50  # batches sorted by length together: enough for little padding, few enough to stay random
+_BUCKET = 50  # batches that are sorted by length together: enough for little padding, few enough to stay random
 
 Rows = NDArray[np.int64]
 
@@ -28,13 +28,13 @@ Rows = NDArray[np.int64]
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     inputs: dict[str, Tensor]
-    """What the model is called with, each (B, T)."""
+    """Keyword arguments of the model, each (B, T)."""
     targets: Tensor
     """Classes (B), or next tokens (B, T)."""
 
 
-class Order:
-    """The batches of every step of a training."""
+class BatchSampler:
+    """The batches of every training step."""
 
     def __init__(self, lengths: Rows, *, batch_size: int, accumulate: int, seed: int):
         self._lengths = lengths
@@ -45,22 +45,22 @@ class Order:
         self.steps_per_epoch = math.ceil(math.ceil(len(lengths) / batch_size) / accumulate)
 
     def at(self, step: int) -> list[Rows]:
-        """The examples of step `step` (from 0), one array for each forward pass."""
-        epoch, place = divmod(step, self.steps_per_epoch)
+        """The examples of step `step` (from 0), one array per forward pass."""
+        epoch, index = divmod(step, self.steps_per_epoch)
         if self._epoch[0] != epoch:
             self._epoch = (epoch, self._shuffled(epoch))
-        return self._epoch[1][place * self._accumulate : (place + 1) * self._accumulate]
+        return self._epoch[1][index * self._accumulate : (index + 1) * self._accumulate]
 
     def steps_for(self, *, epochs: float | None, steps: int | None, tokens: int | None) -> int:
-        """How many steps a budget is."""
+        """The number of steps of a budget."""
         if steps is not None:
             return steps
         if epochs is not None:
             return max(1, round(epochs * self.steps_per_epoch))
         assert tokens is not None
-        whole = int(self._lengths.sum())
-        number = tokens // whole * self.steps_per_epoch
-        left = tokens % whole
+        epoch_tokens = int(self._lengths.sum())
+        number = tokens // epoch_tokens * self.steps_per_epoch
+        left = tokens % epoch_tokens
         while left > 0:
             left -= sum(int(self._lengths[rows].sum()) for rows in self.at(number))
             number += 1
@@ -73,20 +73,21 @@ class Order:
         size = self._batch_size * _BUCKET
         buckets = (order[start : start + size] for start in range(0, len(order), size))
         by_length = (bucket[np.argsort(self._lengths[bucket], kind="stable")] for bucket in buckets)
-        batches = list(itertools.chain.from_iterable(map(self._cut, by_length)))
+        batches = list(itertools.chain.from_iterable(map(self._split, by_length)))
         return [batches[number] for number in random.permutation(len(batches))]
 
-    def _cut(self, rows: Rows) -> list[Rows]:
+    def _split(self, rows: Rows) -> list[Rows]:
         return [rows[start : start + self._batch_size] for start in range(0, len(rows), self._batch_size)]
 
 
-def in_order_of_length(lengths: Rows, batch_size: int) -> list[Rows]:
-    """All examples once, the longest first: for evaluation, where order does not matter and memory shows at once."""
+def batches_by_length(lengths: Rows, batch_size: int) -> list[Rows]:
+    """All examples once, longest first: for evaluation, where order is irrelevant and peak memory comes first."""
     rows = np.argsort(-lengths, kind="stable")
     return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
 
 
 def collate(split: Split, rows: Rows, *, pad: int, device: torch.device) -> Batch:
+    """The rows of a split as tensors on the device."""
     batch = _windows(split, rows) if isinstance(split, Windows) else _examples(split, rows, pad)
     if device.type == "cpu":
         return batch
@@ -100,11 +101,11 @@ def _examples(split: Examples, rows: Rows, pad: int) -> Batch:
     tokens = np.full((len(rows), longest), pad, dtype=np.int64)
     mask = np.zeros((len(rows), longest), dtype=np.int64)
     types = None if split.types is None else np.zeros((len(rows), longest), dtype=np.int64)
-    for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        tokens[place, : end - start] = split.tokens[start:end]
-        mask[place, : end - start] = 1
+    for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        tokens[row, : end - start] = split.tokens[start:end]
+        mask[row, : end - start] = 1
         if types is not None and split.types is not None:
-            types[place, : end - start] = split.types[start:end]
+            types[row, : end - start] = split.types[start:end]
     inputs = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(mask)}
     if types is not None:
         inputs["token_type_ids"] = torch.from_numpy(types)
@@ -112,8 +113,8 @@ def _examples(split: Examples, rows: Rows, pad: int) -> Batch:
 
 
 def _windows(split: Windows, rows: Rows) -> Batch:
-    # One token more than the window: every token is predicted once, also the first of a window.
+    # One token more than the window, so that every token is predicted once, including the first of a window.
     starts = rows * split.length
     tokens = np.stack([split.tokens[start : start + split.length + 1] for start in starts]).astype(np.int64)
-    whole = torch.from_numpy(tokens)
-    return Batch(inputs={"input_ids": whole[:, :-1].contiguous()}, targets=whole[:, 1:].contiguous())
+    tokens_BT1 = torch.from_numpy(tokens)
+    return Batch(inputs={"input_ids": tokens_BT1[:, :-1].contiguous()}, targets=tokens_BT1[:, 1:].contiguous())

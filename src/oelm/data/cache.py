@@ -1,4 +1,4 @@
-"""The cache: what was made once from data and settings, under a key that names both."""
+"""The cache: folders computed once from data and settings, keyed by a hash of both."""
 
 import hashlib
 import json
@@ -18,31 +18,32 @@ def cache_folder() -> Path:
     return Path(own) if own else Path(base) / "oelm"
 
 
-def key_of(facts: Any) -> str:
+def cache_key(facts: Any) -> str:
+    """A hash of JSON data."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def made_once(kind: str, facts: Any, make: Callable[[Path], None]) -> Path:
-    """The folder for `facts`, filled by `make` if there is none yet. It appears whole or not at all."""
-    folder = cache_folder() / kind / key_of(facts)
+def cached_dir(kind: str, facts: Any, make: Callable[[Path], None]) -> Path:
+    """The folder for `facts`, created by `make` unless it exists. It appears complete or not at all."""
+    folder = cache_folder() / kind / cache_key(facts)
     if folder.is_dir():
         return folder
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # in containers, a process that was killed had the same number
+    shutil.rmtree(partial, ignore_errors=True)  # in containers, a killed process may have had the same PID
     try:
         partial.mkdir(parents=True)
         make(partial)
         (partial / "made-from.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         try:
             partial.rename(folder)
-        except OSError:  # another process was faster, and made the same
+        except OSError:  # another process created the same folder first
             if not folder.is_dir():
                 raise
     except OSError as error:
         raise DiskError(
             f"cannot write to the cache: {error.strerror or error}",
             where=str(folder.parent),
-            hint="OELM_CACHE=FOLDER chooses another place",
+            hint="set OELM_CACHE=FOLDER to use another folder",
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -50,10 +51,10 @@ def made_once(kind: str, facts: Any, make: Callable[[Path], None]) -> Path:
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file's content, remembered as long as its size and time of change stay the same."""
+    """SHA-256 of a file's content, cached until its size or modification time changes."""
     path = path.resolve()
     stat = path.stat()
-    note = cache_folder() / "hashes" / key_of([str(path), stat.st_size, stat.st_mtime_ns])
+    note = cache_folder() / "hashes" / cache_key([str(path), stat.st_size, stat.st_mtime_ns])
     try:
         return note.read_text(encoding="ascii")
     except (OSError, ValueError):
@@ -66,5 +67,5 @@ def file_hash(path: Path) -> str:
         partial.write_text(digest, encoding="ascii")
         partial.replace(note)
     except OSError:
-        pass  # only slower next time
+        pass  # the hash is computed again next time
     return digest

@@ -1,13 +1,18 @@
 """Tasks: what each is made of and which split does what. Pure data; imports no torch.
 
-A split that is reported is never one that is selected on. Where a task publishes too few splits, rows of the training
-split are held out, the same ones for every arm and seed.
+The test split is never the validation split. Where a task publishes too few splits, rows of the training
+split are held out, the same ones for every arm and seed. `register_task` adds to the table.
 """
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from oelm.errors import DataError, did_you_mean
+from oelm.metrics import Classes, find_metric, metric_names, registered_metrics
+
+TaskKind = Literal["classification", "language-modeling"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,22 +29,27 @@ class Hub:
 @dataclass(frozen=True, kw_only=True)
 class Task:
     name: str
-    kind: Literal["classification", "language-modelling"]
+    kind: TaskKind
     hub: Hub | None = None
+    path: str | dict[str, str] | None = None
+    """A folder or file on this machine, or one for each split; a study's `data.path` goes before it. With neither of
+    them, nor a hub, a study must give its own."""
     package: str | None = None
     """A Python package that brings the rows."""
     columns: tuple[str, ...] = ("text",)
     """Of the text: one, or two for pairs. In a local file `text`, or `text_a` and `text_b`, will do as well."""
     label: str = "label"
+    """The column of the class: its name in `labels`, or its index there."""
     labels: tuple[str, ...] = ()
+    """Names of the classes, in the order of their indices."""
     metric: str = "accuracy"
     """What is looked at first."""
-    select: str | None = None
-    """The split to select on; without one, training rows are held out."""
-    report: tuple[str, ...] = ()
-    """The splits that are reported; without one, training rows are held out."""
+    validation: str | None = None
+    """The validation split; without one, training rows are held out."""
+    test: tuple[str, ...] = ()
+    """The test splits; without one, training rows are held out."""
     held_out: int = 0
-    """How many rows are held out to report on, at most a tenth."""
+    """How many rows are held out for the test, at most a tenth."""
     rows: Literal["documents", "lines"] = "documents"
     """Of text: whether every row is a document, or all of them are the lines of one."""
 
@@ -48,20 +58,24 @@ class Task:
         return len(self.columns) == 2
 
     @property
+    def has_files(self) -> bool:
+        """Whether it says itself where its rows are."""
+        return self.hub is not None or self.package is not None or self.path is not None
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """What is measured, by name."""
-        if self.kind == "language-modelling":
+        if self.kind == "language-modeling":
             return ("perplexity", "loss")
         two = ("f1",) if len(self.labels) == 2 else ()
-        own = () if self.metric == "accuracy" else (self.metric,)
-        return ("accuracy", "macro_f1", *two, *own, "loss")
+        return tuple(dict.fromkeys(("accuracy", "macro_f1", *two, self.metric, *registered_metrics(), "loss")))
 
 
 def _glue(name: str, columns: tuple[str, ...], labels: tuple[str, ...], *, metric: str = "accuracy") -> Task:
-    report = ("validation_matched", "validation_mismatched") if name == "mnli" else ("validation",)
-    files = {split: f"{name}/{split}-*.parquet" for split in ("train", *report)}
+    test = ("validation_matched", "validation_mismatched") if name == "mnli" else ("validation",)
+    files = {split: f"{name}/{split}-*.parquet" for split in ("train", *test)}
     hub = Hub(repo="nyu-mll/glue", revision="bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c", files=files)
-    return Task(name=name, kind="classification", hub=hub, columns=columns, labels=labels, metric=metric, report=report)
+    return Task(name=name, kind="classification", hub=hub, columns=columns, labels=labels, metric=metric, test=test)
 
 
 def _wikitext(name: str, folder: str) -> Task:
@@ -69,11 +83,11 @@ def _wikitext(name: str, folder: str) -> Task:
     hub = Hub(repo="Salesforce/wikitext", revision="b08601e04326c79dfdd32d625aee71d232d685c3", files=files)
     return Task(
         name=name,
-        kind="language-modelling",
+        kind="language-modeling",
         hub=hub,
         metric="perplexity",
-        select="validation",
-        report=("test",),
+        validation="validation",
+        test=("test",),
         rows="lines",
     )
 
@@ -100,7 +114,7 @@ TASKS: dict[str, Task] = {
                 files={split: f"plain_text/{split}-*.parquet" for split in ("train", "test")},
             ),
             labels=_SENTIMENT,
-            report=("test",),
+            test=("test",),
         ),
         Task(
             name="ag_news",
@@ -111,7 +125,7 @@ TASKS: dict[str, Task] = {
                 files={split: f"data/{split}-*.parquet" for split in ("train", "test")},
             ),
             labels=("World", "Sports", "Business", "Sci/Tech"),
-            report=("test",),
+            test=("test",),
         ),
         Task(
             name="xnli-en",
@@ -123,8 +137,8 @@ TASKS: dict[str, Task] = {
             ),
             columns=("premise", "hypothesis"),
             labels=_NLI,
-            select="validation",
-            report=("test",),
+            validation="validation",
+            test=("test",),
         ),
         Task(
             name="trec",
@@ -136,7 +150,7 @@ TASKS: dict[str, Task] = {
             ),
             label="coarse_label",
             labels=("ABBR", "ENTY", "DESC", "HUM", "LOC", "NUM"),
-            report=("test",),
+            test=("test",),
         ),
         Task(
             name="rotten_tomatoes",
@@ -147,20 +161,20 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             name="tinystories",
-            kind="language-modelling",
+            kind="language-modeling",
             hub=Hub(
                 repo="roneneldan/TinyStories",
                 revision="f54c09fd23315a6f9c86f9dc80f725de7d8f9c64",
                 files={split: f"data/{split}-*.parquet" for split in ("train", "validation")},
             ),
             metric="perplexity",
-            report=("validation",),
+            test=("validation",),
         ),
         _wikitext("wikitext-2", "wikitext-2-raw-v1"),
         _wikitext("wikitext-103", "wikitext-103-raw-v1"),
         Task(
             name="openwebtext",
-            kind="language-modelling",
+            kind="language-modeling",
             hub=Hub(
                 repo="Skylion007/openwebtext",
                 revision="79d93d786212f7344586290adb811d4ae6a1762c",
@@ -169,12 +183,60 @@ TASKS: dict[str, Task] = {
             metric="perplexity",
             held_out=5000,
         ),
-        Task(name="text", kind="language-modelling", metric="perplexity", held_out=1000),
+        Task(name="text", kind="language-modeling", metric="perplexity", held_out=1000),
     )
 }
+
+
+def register_task(task: Task) -> Task:
+    """Add a task that studies can name: `oelm.register_task(oelm.Task(name="reviews", kind="classification", ...))`."""
+    problems = [*_task_problems(task)]
+    if problems:
+        raise DataError(f"task '{task.name}' cannot be registered", why="\n".join(problems))
+    TASKS[task.name] = task
+    return task
+
+
+def _task_problems(task: Task) -> Iterator[str]:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", task.name):
+        yield "name: must be of at most 100 letters, digits, '.', '_', '+' or '-'"
+    if task.name in TASKS:
+        yield f"name: task '{task.name}' exists already"
+    if task.kind not in get_args(TaskKind):
+        yield f"kind: '{task.kind}' is not known; one of {', '.join(get_args(TaskKind))}"
+        return
+    if (task.kind == "classification") != (len(set(task.labels)) == len(task.labels) >= 2):
+        yield "labels: a classification has at least two, all different; text for language modeling has none"
+    if len(task.columns) not in (1, 2) or (task.kind == "language-modeling" and task.pairs):
+        yield f"columns: one of text, or two for pairs of a classification, got {list(task.columns)}"
+    if task.metric not in _measurable(task):
+        known = _measurable(task)
+        yield f"metric: '{task.metric}' is not known{did_you_mean(task.metric, known)}; one of {', '.join(known)}"
+    if not task.test and not task.held_out:
+        yield "test: name the test split, or say in `held_out` how many training rows are held out for the test"
+    if task.validation in task.test:
+        yield f"validation: '{task.validation}' is also the test split; what is chosen on is never reported"
+    if task.hub is not None:
+        splits = {"train", *([task.validation] if task.validation else []), *task.test}
+        if set(task.hub.files) != splits:
+            yield f"hub.files: must name the files of {', '.join(sorted(splits))}"
+        if not re.fullmatch("[0-9a-f]{40}", task.hub.revision):
+            yield "hub.revision: must be a commit (40 hexadecimal digits): a branch or a tag can change"
+
+
+def _measurable(task: Task) -> list[str]:
+    kinds = ("predictions", "loss") if task.kind == "classification" else ("loss",)
+    skipped = "perplexity" if task.kind == "classification" else ""
+    return [name for name in metric_names(*kinds) if name != skipped]
 
 
 def task_named(name: str) -> Task:
     if name in TASKS:
         return TASKS[name]
     raise DataError(f"unknown task '{name}'{did_you_mean(name, TASKS)}", hint=f"one of {', '.join(TASKS)}")
+
+
+def class_metrics(labels: Classes, predicted: Classes, task: Task) -> dict[str, float]:
+    """All metrics of a classification task that are computed from predictions."""
+    computed = {name: find_metric(name).compute for name in task.metrics}
+    return {name: compute(labels, predicted, len(task.labels)) for name, compute in computed.items() if compute}

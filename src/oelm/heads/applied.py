@@ -1,4 +1,4 @@
-"""Applied: a treatment that has been applied to a model, and everything one can ask of it."""
+"""Applied: a treatment applied to a model; audit, unfreeze, undo, save and print it."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ import torch
 from torch import Tensor, nn
 
 from oelm.errors import ModelError, TreatmentError
+from oelm.format import format_columns, html_lines, html_table
 from oelm.heads.count import Counts, count
 from oelm.heads.find import num_layers
-from oelm.heads.freeze import set_learning
-from oelm.heads.optimizer import add_to_optimizer, remove_from_optimizer
-from oelm.heads.region import Region, hashes_of
+from oelm.heads.freeze import add_to_optimizer, remove_from_optimizer, set_requires_grad
+from oelm.heads.projection import ParamSlice, slice_hashes
+from oelm.heads.sharded import full_tensor, is_sharded
 from oelm.heads.split import Unsplit, join_
-from oelm.heads.whole import is_sharded, whole
 from oelm.treatment import Treatment, select_layers
 
 if TYPE_CHECKING:
     from oelm.heads.audit import Audit
 
 
-@dataclass(frozen=True)
-class Before:
-    """What the model was before the treatment, for `undo`."""
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The model before the treatment, for `undo`."""
 
-    flags: dict[str, bool]
-    """`requires_grad` by parameter name."""
+    requires_grad: dict[str, bool]
+    """By parameter name."""
     copies: dict[str, Tensor] = field(default_factory=dict, repr=False)
-    """The weights that were replaced, by region."""
+    """The replaced or trainable weights and biases, by slice."""
     unsplits: list[Unsplit] = field(default_factory=list, repr=False)
+    """Fused modules that were split."""
     nested: list[nn.TransformerEncoder] = field(default_factory=list, repr=False)
-    """torch encoders that used nested tensors."""
+    """Encoders of torch that used nested tensors."""
 
-    def restore_(self, model: nn.Module, regions: Iterable[Region]) -> None:
-        """Make the model what it was, as far as this remembers."""
+    def restore_(self, model: nn.Module, slices: Iterable[ParamSlice]) -> None:
+        """Restore the model, as far as it is in the snapshot."""
         for unsplit in self.unsplits:
             join_(unsplit)
-        for region in regions:
-            if region.key in self.copies:
-                region.restore_(self.copies[region.key])
-            region.projection.attention.__dict__.pop("_oelm_treated", None)
+        for param_slice in slices:
+            if param_slice.key in self.copies:
+                param_slice.restore_(self.copies[param_slice.key])
+            param_slice.projection.attention.__dict__.pop("_oelm_treated", None)
         for encoder in self.nested:
             encoder.use_nested_tensor = True
         for name, parameter in model.named_parameters():
-            if name in self.flags:  # what was added since, an adapter for example, is not ours
-                parameter.requires_grad_(self.flags[name])
+            if name in self.requires_grad:  # leave parameters added since, e.g. by an adapter
+                parameter.requires_grad_(self.requires_grad[name])
 
 
 class Applied:
@@ -60,174 +61,254 @@ class Applied:
         *,
         treatment: Treatment,
         seed: int,
-        regions: Sequence[Region],
+        slices: Sequence[ParamSlice],
         freezable: Iterable[str],
         norms: dict[str, list[float]],
-        before: Before | None,
+        snapshot: Snapshot | None,
     ) -> None:
         self.model = model
         self.treatment = treatment
         self.seed = seed
-        self.regions = tuple(regions)
-        """Weights and biases of every treated projection, frozen or not."""
+        self.slices = tuple(slices)
+        """Weights and biases of every treated projection, frozen or trainable."""
         self.norms = norms
-        """For scale `match`: the norm of every head that was replaced, by region."""
+        """For scale `match`: the norm of every replaced head, by slice."""
         self.freezable = tuple(freezable)
-        """Regions that learnt until the treatment froze them."""
-        self._before = before
+        """Keys of the slices that the treatment froze."""
+        self._snapshot = snapshot
         self._undone = False
         self.counts_at_apply = count(model)
-        self.flags_at_apply = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-        self.hashes_at_apply = hashes_of(self.regions)
-        self.frozen_at_apply = frozenset(region.key for region in self.frozen)
-        self.frozen_hashes = {region.key: self.hashes_at_apply[region.key] for region in self.frozen}
-        """SHA-256 of every frozen region since it was last frozen."""
+        self.requires_grad_at_apply = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+        self.hashes_at_apply = slice_hashes(self.slices)
+        self.frozen_at_apply = frozenset(param_slice.key for param_slice in self.frozen)
+        self.frozen_hashes = {param_slice.key: self.hashes_at_apply[param_slice.key] for param_slice in self.frozen}
+        """SHA-256 of every frozen slice when it was last frozen."""
         self.fingerprints = {
             name: fingerprint(parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
         }
-        """Of every trainable parameter since it last began to learn: a different one means it has moved."""
-        for region in self.regions:
-            region.projection.attention.__dict__["_oelm_treated"] = True
+        """Of every trainable parameter when it became trainable: a different one means that it has moved."""
+        for param_slice in self.slices:
+            param_slice.projection.attention.__dict__["_oelm_treated"] = True
 
     @property
-    def frozen(self) -> list[Region]:
-        """The treated regions that do not learn, as things are now."""
-        return [region for region in self.regions if not region.parameter.requires_grad]
+    def frozen(self) -> list[ParamSlice]:
+        """The treated slices that are frozen now."""
+        return [param_slice for param_slice in self.slices if not param_slice.parameter.requires_grad]
 
     @property
     def counts(self) -> Counts:
+        """Numbers of weights, now."""
         return count(self.model)
 
     @property
     def layers(self) -> list[int]:
         """The treated layers."""
-        return sorted({region.projection.layer for region in self.regions})
+        return sorted({param_slice.projection.layer for param_slice in self.slices})
 
     def audit(self, *, optimizer: torch.optim.Optimizer | None = None, stepped: bool | None = None) -> Audit:
-        """Measure everything the treatment promises. `.check()` on the result raises if anything does not hold.
+        """Verify everything the treatment promises. `.check()` on the result raises if anything does not hold.
 
-        With the optimizer, its groups are audited too. Where it has taken steps (`stepped`; by default, where it has
-        state), every trainable tensor must have moved; where gradients are there, every trainable tensor must have one.
+        With the optimizer, its groups are audited too. If it has taken steps (`stepped`; by default, if it has state),
+        every trainable tensor must have moved; if there are gradients, every trainable tensor must have one.
         """
         from oelm.heads.audit import audit
 
-        self._alive()
+        self._check_not_undone()
         return audit(self, optimizer=optimizer, stepped=stepped)
 
     def unfreeze(
         self, layers: str | Sequence[int] = "all", *, optimizer: torch.optim.Optimizer | None = None
     ) -> list[nn.Parameter]:
-        """Let frozen layers learn again; returns the parameters given back.
+        """Unfreeze layers; returns the unfrozen parameters.
 
-        An optimizer does not know them yet: pass it here to have them added to its groups, or add them yourself.
+        Pass the optimizer to add them to its groups, or add them yourself.
         """
-        regions = [region for region in self._regions_in(layers) if not region.parameter.requires_grad]
-        if not regions:
+        slices = [param_slice for param_slice in self._slices_in(layers) if not param_slice.parameter.requires_grad]
+        if not slices:
             raise TreatmentError(
-                f"layers {layers!r}: the treatment holds none of them frozen",
-                hint=f"layers it holds frozen: {self._frozen_layers() or 'none'}",
+                f"layers {layers!r}: none of them is frozen by the treatment",
+                hint=f"frozen layers: {self._frozen_layers() or 'none'}",
             )
-        if self._before is not None:  # what was only frozen has no copy yet, and may be trained away now
-            for region in regions:
-                self._before.copies.setdefault(region.key, region.copy())
-        parameters = set_learning(regions, True)
-        for region in regions:
-            self.frozen_hashes.pop(region.key, None)
-        given_back = {id(parameter) for parameter in parameters}
+        if self._snapshot is not None:  # unchanged slices have no copy yet, and training may change them now
+            for param_slice in slices:
+                self._snapshot.copies.setdefault(param_slice.key, param_slice.copy())
+        parameters = set_requires_grad(slices, True)
+        for param_slice in slices:
+            self.frozen_hashes.pop(param_slice.key, None)
+        unfrozen = {id(parameter) for parameter in parameters}
         for name, parameter in self.model.named_parameters():
-            if id(parameter) in given_back:
+            if id(parameter) in unfrozen:
                 self.fingerprints[name] = fingerprint(parameter)
         if optimizer is not None:
-            alike = {id(r.parameter): list(r.projection.attention.parameters()) for r in regions}
+            alike = {id(r.parameter): list(r.projection.attention.parameters()) for r in slices}
             add_to_optimizer(optimizer, parameters, alike=alike)
         return parameters
 
     def refreeze(
         self, layers: str | Sequence[int] = "all", *, optimizer: torch.optim.Optimizer | None = None
     ) -> list[nn.Parameter]:
-        """Freeze layers again as they are now; returns the parameters taken. An optimizer given here forgets them."""
-        regions = [region for region in self._regions_in(layers) if region.parameter.requires_grad]
-        if not regions:
-            raise TreatmentError(f"layers {layers!r}: nothing of them is there to be frozen again")
-        parameters = set_learning(regions, False)
-        self.frozen_hashes |= hashes_of(regions)
-        taken = {id(parameter) for parameter in parameters}
+        """Freeze layers again with their current weights; returns the frozen parameters.
+
+        Pass the optimizer to remove them from its groups.
+        """
+        slices = [param_slice for param_slice in self._slices_in(layers) if param_slice.parameter.requires_grad]
+        if not slices:
+            raise TreatmentError(f"layers {layers!r}: none of them can be frozen again")
+        parameters = set_requires_grad(slices, False)
+        self.frozen_hashes |= slice_hashes(slices)
+        frozen = {id(parameter) for parameter in parameters}
         for name, parameter in self.model.named_parameters():
-            if id(parameter) in taken:
+            if id(parameter) in frozen:
                 self.fingerprints.pop(name, None)
         if optimizer is not None:
             remove_from_optimizer(optimizer, parameters)
         return parameters
 
     def advance(self, progress: float, *, optimizer: torch.optim.Optimizer | None = None) -> list[nn.Parameter]:
-        """Follow the treatment's `unfreeze` schedule to `progress` (0 to 1) of the budget; returns what it gave."""
+        """Follow the treatment's `unfreeze` schedule to `progress` (0 to 1); returns the unfrozen parameters."""
         if not 0 <= progress <= 1:
-            raise TreatmentError(f"progress is a fraction of the budget from 0 to 1, got {progress!r}")
+            raise TreatmentError(f"progress must be a fraction of the budget from 0 to 1, got {progress!r}")
         schedule = self.treatment.unfreeze
         if schedule is None:
             return []
-        due = set(schedule.layers_back(self.layers, progress)) & set(self._frozen_layers())
+        due = set(schedule.unfrozen_layers(self.layers, progress)) & set(self._frozen_layers())
         return self.unfreeze(sorted(due), optimizer=optimizer) if due else []
 
     def undo(self) -> None:
-        """Make queries and keys bit for bit what they were before `apply`, learning as they did.
+        """Restore queries and keys, bit for bit, and every `requires_grad` to what they were before `apply`.
 
-        `apply` touched nothing else, so without training in between that is the whole model; what training
-        changed elsewhere stays.
+        `apply` changes nothing else, so without training in between that restores the model; other weights that
+        training changed stay as they are.
         """
-        self._alive()
-        if self._before is None:
+        self._check_not_undone()
+        if self._snapshot is None:
             raise ModelError(
-                "there is nothing to go back to",
-                why="the model was treated with keep_undo=False, or loaded as it was saved",
+                "cannot undo: there is no copy of the original weights",
+                why="the model was treated with keep_undo=False, or loaded from a folder",
                 hint="load the untreated model again",
             )
-        self._in_one_piece()
-        self._before.restore_(self.model, self.regions)
+        self._check_not_sharded()
+        self._snapshot.restore_(self.model, self.slices)
         self._undone = True
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """`model.save_pretrained(folder)` and beside it `oelm.json`: treatment, seed, hashes of the frozen tensors."""
+        """`model.save_pretrained(folder)`, and `oelm.json`: treatment, seed, hashes of the frozen tensors."""
         from oelm.heads.save import save_pretrained
 
-        self._alive()
+        self._check_not_undone()
         save_pretrained(self, folder)
 
-    def _alive(self) -> None:
+    def _check_not_undone(self) -> None:
         if self._undone:
-            raise ModelError("this treatment has been undone", hint="oelm.apply(model, ...) again")
+            raise ModelError("the treatment was undone", hint="call oelm.apply(model, ...) again")
 
-    def _in_one_piece(self) -> None:
-        for region in self.regions:
-            if is_sharded(region.parameter):
+    def _check_not_sharded(self) -> None:
+        for param_slice in self.slices:
+            if is_sharded(param_slice.parameter):
                 raise ModelError(
-                    "the model was sharded after the treatment, which fixes its weights and what learns",
-                    where=region.key,
-                    hint="change the treatment first, then shard the model",
+                    "cannot change a sharded model: sharding fixes the weights and what is trainable",
+                    where=param_slice.key,
+                    hint="unfreeze, refreeze or undo first, then shard the model",
                 )
 
-    def _regions_in(self, layers: str | Sequence[int]) -> list[Region]:
-        """The regions of these layers that learnt until the treatment froze them."""
-        self._alive()
-        self._in_one_piece()
-        chosen = set(select_layers(layers, num_layers(self.model)))
-        return [region for region in self.regions if region.projection.layer in chosen and region.key in self.freezable]
+    def _slices_in(self, layers: str | Sequence[int]) -> list[ParamSlice]:
+        """The slices of these layers that the treatment froze."""
+        self._check_not_undone()
+        self._check_not_sharded()
+        selected = set(select_layers(layers, num_layers(self.model)))
+        return [
+            param_slice
+            for param_slice in self.slices
+            if param_slice.projection.layer in selected and param_slice.key in self.freezable
+        ]
 
     def _frozen_layers(self) -> list[int]:
-        return sorted({region.projection.layer for region in self.frozen if region.key in self.freezable})
+        return sorted(
+            {param_slice.projection.layer for param_slice in self.frozen if param_slice.key in self.freezable}
+        )
 
     def __str__(self) -> str:
-        from oelm.heads.table import applied_table
-
         return applied_table(self)
+
+    def _repr_html_(self) -> str:
+        return applied_html(self)
 
     def __repr__(self) -> str:
         return f"<Applied {self.treatment}, seed {self.seed}, on {type(self.model).__name__}>"
 
 
 def fingerprint(parameter: Tensor) -> int:
-    """A fast sum over the bits of a tensor. Only for 'has it moved?': what must not move is hashed with SHA-256."""
-    bits = whole(parameter).detach().contiguous().view(-1).view(torch.uint8)
-    wide = bits.numel() - bits.numel() % 8
-    head = bits[:wide].view(torch.int64).sum().item() if bits.storage_offset() % 8 == 0 else bits[:wide].sum().item()
-    return int(head) ^ int(bits[wide:].sum().item())
+    """A fast checksum of a tensor, to detect movement; what must not move is hashed with SHA-256."""
+    bits = full_tensor(parameter).detach().contiguous().view(-1).view(torch.uint8)
+    aligned = bits.numel() - bits.numel() % 8
+    words = bits[:aligned].view(torch.int64) if bits.storage_offset() % 8 == 0 else bits[:aligned]
+    return int(words.sum().item()) ^ int(bits[aligned:].sum().item())
+
+
+_COLUMNS: tuple[str, ...] = ("", "layers", "heads", "head", "layout", "frozen", "trainable", "total", "share")
+_LEFT = ("", "head", "layout")
+
+
+def applied_table(applied: Applied) -> str:
+    """Per role and in total: layers, heads, layout, and numbers of frozen and trainable weights."""
+    return "\n".join([_title(applied), *format_columns(_rows(applied), left=_LEFT), *_notes(applied)])
+
+
+def applied_html(applied: Applied) -> str:
+    """The same table for a notebook."""
+    return html_lines(_title(applied)) + html_table(_rows(applied), left=_LEFT) + html_lines(*_notes(applied))
+
+
+def _title(applied: Applied) -> str:
+    return f"{type(applied.model).__name__}: {applied.treatment}, seed {applied.seed}"
+
+
+def _rows(applied: Applied) -> list[tuple[str, ...]]:
+    counts = applied.counts
+    rows = [_COLUMNS, *(_role_row(applied, role, counts.total) for role in ("q", "k"))]
+    qk_frozen = sum(param_slice.numel for param_slice in applied.frozen)
+    qk = sum(param_slice.numel for param_slice in applied.slices)
+    rest = ("other", "", "", "", "", counts.frozen - qk_frozen, counts.trainable - (qk - qk_frozen), counts.total - qk)
+    rows.append((*map(_format_cell, rest), _percent(counts.total - qk, counts.total)))
+    total = ("all", "", "", "", "", counts.frozen, counts.trainable, counts.total)
+    rows.append((*map(_format_cell, total), _percent(counts.total, counts.total)))
+    return rows
+
+
+def _notes(applied: Applied) -> list[str]:
+    counts = applied.counts
+    frozen = f"frozen {counts.frozen:,} of {counts.total:,} weights ({_percent(counts.frozen, counts.total)})"
+    return [frozen, *_adapter_note(applied)]
+
+
+def _adapter_note(applied: Applied) -> list[str]:
+    """A note that an adapter on a frozen projection still changes its output."""
+    adapted = {param_slice.projection.role for param_slice in applied.frozen if param_slice.projection.is_adapted}
+    if not adapted:
+        return []
+    roles = " and ".join(role for role in ("q", "k") if role in adapted)
+    return [f"adapters on {roles} are trainable: the base weights are frozen, their sum with the adapter is not"]
+
+
+def _role_row(applied: Applied, role: str, total: int) -> tuple[str, ...]:
+    slices = [param_slice for param_slice in applied.slices if param_slice.projection.role == role]
+    projections = [param_slice.projection for param_slice in slices if param_slice.kind == "weight"]
+    numel = sum(param_slice.numel for param_slice in slices)
+    frozen = sum(param_slice.numel for param_slice in applied.frozen if param_slice.projection.role == role)
+    heads = sorted({projection.num_heads for projection in projections})
+    shapes = sorted({f"{projection.head_dim}x{projection.width}" for projection in projections})
+    layouts = sorted({projection.arrangement for projection in projections})
+    cells = (role, len(projections), _join(heads), _join(shapes), _join(layouts), frozen, numel - frozen, numel)
+    return (*map(_format_cell, cells), _percent(numel, total))
+
+
+def _format_cell(cell: object) -> str:
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)
+
+
+def _join(values: list[int] | list[str]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _percent(part: int, total: int) -> str:
+    return f"{100 * part / total:.3f} %"

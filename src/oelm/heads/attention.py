@@ -1,8 +1,11 @@
-"""Attention, measured on a batch: how far its logits spread, and how evenly it looks around.
+"""Measure attention on a batch: the spread of its logits and the entropy of its weights.
 
 Shape suffixes: B = sequences, T = queries, S = keys, H = query heads, K = key heads, D = rows of a head, M = width.
 """
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,56 +13,72 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oelm.heads.find import find_projections
-from oelm.heads.inputs import seeing_inputs
-from oelm.heads.measure import orthonormality
-from oelm.heads.view import Projection
-from oelm.heads.whole import gathered, is_sharded
+from oelm.heads.measure import Orthonormality, orthonormality
+from oelm.heads.projection import Projection
+from oelm.heads.sharded import gather_params, is_sharded
 from oelm.treatment import Role
 
-# Models whose attention looks back only, without its modules saying so in `is_causal`.
+# Models with causal attention whose modules do not have `is_causal`.
 _CAUSAL_TYPES = ("bloom", "clip_text_model", "mpt")
-# Normalised queries and keys have another scale than their projections.
+# Normalized queries and keys have a different scale than their projections.
 _NORMS = ("q_norm", "q_layernorm", "q_ln")
 _ROLES: tuple[Role, ...] = ("q", "k")
 
-Rounded = float | None
+Blocks = dict[Role, tuple[tuple[float, ...], ...]]
+"""By role, layer and head."""
 
 
-def measure_heads(model: nn.Module, inputs: dict[str, Any]) -> dict[str, Any]:
-    """The heads of a model as plain data, to six digits.
+@dataclass(frozen=True, kw_only=True)
+class AttentionStats:
+    """The heads of a model on one batch, to six digits."""
 
-    `norm` (Frobenius) and `deviation` (max |W W^T - I|) of every head's block, by role, layer and head. By layer,
-    `logit_spread`: the standard deviation of the attention logits over all heads and over all pairs of a query and a
-    key that it may look at, none of them padding; and `entropy`: that of the attention weights, in nats, the mean over
-    heads and queries.
+    norm: Blocks
+    """Frobenius norm of every head's block."""
+    deviation: Blocks
+    """max |W W^T - I| of every head's block."""
+    logit_spread: tuple[float | None, ...]
+    """By layer: standard deviation of the attention logits over all heads and over all pairs of a query and a key that
+    it attends to, without padding."""
+    entropy: tuple[float | None, ...]
+    """By layer: entropy of the attention weights in nats, the mean over heads and queries."""
 
-    Logits are plain q.k, scaled as the module says, or by 1/sqrt(D). What a model does to them beyond that is left
-    out: rotations and biases for positions, sliding windows, soft caps; and GPT-Neo is measured as if it scaled. Where
-    queries and keys are normalised after the projection, or a layer is given different things in one run, there is
-    None. The model runs once, without dropout, and is left as it was.
+
+def measure_heads(model: nn.Module, inputs: Mapping[str, Any]) -> AttentionStats:
+    """Norms and orthonormality of every head, spread of logits and entropy of every layer.
+
+    Logits are plain q.k, with the module's own scale or 1/sqrt(D). Anything beyond that is ignored: rotary embeddings
+    and position biases, sliding windows, soft caps; and GPT-Neo is measured as if it scaled. If queries and keys are
+    normalized after the projection, or a layer gets different inputs in one forward pass, the value is None. The model
+    runs once, without dropout, and is left unchanged.
     """
     projections = find_projections(model)
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        with torch.no_grad(), seeing_inputs(projections) as seen:
-            # Not by calling: a compiled model does not see hooks that come later. A sharded one needs its own.
+        with torch.no_grad(), record_inputs(projections) as seen:
+            # `forward` directly: a compiled model ignores hooks added later. A sharded one needs its own hooks.
             (model if any(map(is_sharded, model.parameters())) else model.forward)(**inputs)
         with torch.no_grad():
             layers = [_attention(model, layer, seen, inputs) for layer in _by_layer(projections)]
     finally:
         for module, training in modes.items():
             module.training = training
-    blocks: dict[str, dict[Role, list[list[float]]]] = {
-        name: {role: [[] for _ in layers] for role in _ROLES} for name in ("norm", "deviation")
-    }
-    for row in orthonormality(model):
-        blocks["norm"][row.role][row.layer].append(_rounded(row.norm))
-        blocks["deviation"][row.role][row.layer].append(_rounded(row.deviation))
+    rows = orthonormality(model)
+    return AttentionStats(
+        norm=_by_role([(row, row.norm) for row in rows], len(layers)),
+        deviation=_by_role([(row, row.deviation) for row in rows], len(layers)),
+        logit_spread=tuple(spread for spread, _ in layers),
+        entropy=tuple(entropy for _, entropy in layers),
+    )
+
+
+def _by_role(values: Sequence[tuple[Orthonormality, float]], layers: int) -> Blocks:
     return {
-        **blocks,
-        "logit_spread": [spread for spread, _ in layers],
-        "entropy": [entropy for _, entropy in layers],
+        role: tuple(
+            tuple(_round(value) for row, value in values if (row.role, row.layer) == (role, layer))
+            for layer in range(layers)
+        )
+        for role in _ROLES
     }
 
 
@@ -71,11 +90,11 @@ def _by_layer(projections: list[Projection]) -> list[dict[Role, Projection]]:
 
 
 def _attention(
-    model: nn.Module, layer: dict[Role, Projection], seen: dict[Projection, Tensor], inputs: dict[str, Any]
-) -> tuple[Rounded, Rounded]:
+    model: nn.Module, layer: dict[Role, Projection], seen: dict[Projection, Tensor], inputs: Mapping[str, Any]
+) -> tuple[float | None, float | None]:
     """(spread of the logits, entropy of the attention) of one layer."""
     given = [seen[layer[role]] for role in _ROLES if role in layer and layer[role] in seen]
-    if len(given) < 2 or any(batch.ndim != 3 for batch in given) or _normalises(layer["q"].attention):
+    if len(given) < 2 or any(batch.ndim != 3 for batch in given) or _has_norm(layer["q"].attention):
         return None, None
     queries_BTM, keys_BSM = given
     allowed_BTS = _allowed(model, layer["q"].attention, queries_BTM, keys_BSM, inputs.get("attention_mask"))
@@ -85,14 +104,14 @@ def _attention(
     weights_BHTS = logits_BHTS.masked_fill(~allowed_BTS[:, None], -torch.inf).softmax(-1)
     entropy_BTH = torch.special.entr(weights_BHTS).sum(-1).transpose(1, 2)
     spread = logits_BHTS.transpose(0, 1)[:, allowed_BTS].std(correction=0)
-    return _rounded(spread.item()), _rounded(entropy_BTH[allowed_BTS.any(-1)].mean().item())
+    return _round(spread.item()), _round(entropy_BTH[allowed_BTS.any(-1)].mean().item())
 
 
 def _allowed(model: nn.Module, attention: nn.Module, queries_BTM: Tensor, keys_BSM: Tensor, mask: Any) -> Tensor:
-    """Which keys a query may look at, (B, T, S): none for padding, none ahead of it where attention is causal."""
+    """Which keys a query attends to, (B, T, S): no padding, and no later keys if attention is causal."""
     shape = (*queries_BTM.shape[:2], keys_BSM.shape[1])
     allowed_BTS = torch.ones(shape, dtype=torch.bool, device=queries_BTM.device)
-    if not torch.equal(queries_BTM, keys_BSM):  # across, from a decoder to its encoder
+    if not torch.equal(queries_BTM, keys_BSM):  # cross attention
         return allowed_BTS
     if _is_causal(model, attention):
         allowed_BTS = allowed_BTS.tril()
@@ -107,7 +126,7 @@ def _is_causal(model: nn.Module, attention: nn.Module) -> bool:
     return kind in _CAUSAL_TYPES or bool(getattr(attention, "is_causal", False))
 
 
-def _normalises(attention: nn.Module) -> bool:
+def _has_norm(attention: nn.Module) -> bool:
     return any(getattr(attention, name, None) is not None for name in _NORMS)
 
 
@@ -120,12 +139,42 @@ def _projected(projection: Projection, inputs_BTM: Tensor) -> Tensor:
     """(B, heads, T, D), in float32."""
     heads = range(projection.num_heads)
     inputs_BTM = inputs_BTM.float()
-    with gathered(projection.owner):
+    with gather_params(projection.owner):
         weight = torch.cat([projection.weight_rows(head) for head in heads]).to(inputs_BTM)
         bias = torch.cat([projection.bias_rows(head) for head in heads]).to(weight) if projection.has_bias else None
     projected = F.linear(inputs_BTM, weight, bias)
     return projected.view(*inputs_BTM.shape[:2], projection.num_heads, projection.head_dim).transpose(1, 2)
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.6g}")
+
+
+@contextmanager
+def record_inputs(projections: Sequence[Projection]) -> Iterator[dict[Projection, Tensor]]:
+    """The input of each projection, (batch, tokens, width), recorded while the model runs inside.
+
+    Empty for a projection with several different inputs: a layer that is reused (ALBERT), relative positions besides
+    the tokens (DeBERTa).
+    """
+    seen: dict[Projection, Tensor] = {}
+
+    def recorder(projection: Projection) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+            given = [*args, *kwargs.values()]
+            batch = given[1] if isinstance(module, nn.MultiheadAttention) and projection.role == "k" else given[0]
+            if isinstance(module, nn.MultiheadAttention) and not module.batch_first:
+                batch = batch.transpose(0, 1)
+            differs = projection in seen and not torch.equal(seen[projection], batch)
+            seen[projection] = batch.new_empty(0) if differs else batch
+
+        return hook
+
+    handles = [
+        projection.owner.register_forward_pre_hook(recorder(projection), with_kwargs=True) for projection in projections
+    ]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,18 +1,27 @@
-"""Audit: measure everything an applied treatment promises, and list what does not hold."""
+"""Audit: verify everything a treatment promises, of a model in memory or of a saved folder, and list what fails."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
 
-from oelm.errors import AuditFailed
+from oelm.errors import AuditFailed, FolderError, ModelError
+from oelm.format import html_lines, html_table
+from oelm.heads.apply import apply
+from oelm.heads.count import count
 from oelm.heads.find import find_projections
-from oelm.heads.integrity import task_head
+from oelm.heads.freeze import task_head_parameters
 from oelm.heads.measure import gram, orthonormal_tolerance
-from oelm.heads.region import Region, hashes_of
+from oelm.heads.projection import ParamSlice, param_slices, slice_hashes
+from oelm.heads.save import OELM_JSON, SavedTreatment, load_saved, read_oelm_json, saved_slices
+from oelm.models.load import load_model
 from oelm.treatment import ORTHONORMAL, Treatment
 
 if TYPE_CHECKING:
@@ -24,6 +33,7 @@ class Finding:
     """One promise that does not hold."""
 
     code: str
+    """Its name, explained in docs/how-it-works.md."""
     expected: str
     measured: str
     where: str
@@ -34,11 +44,11 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """The result: what was looked at, and every finding."""
+    """The result: what was checked, and every finding."""
 
     findings: tuple[Finding, ...]
-    looked_at: dict[str, str]
-    """What each part of the audit covered, in words."""
+    examined: dict[str, str]
+    """What each part of the audit covered."""
 
     @property
     def ok(self) -> bool:
@@ -54,26 +64,39 @@ class Audit:
             )
         return self
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings], "looked_at": self.looked_at}
+    def to_dict(self) -> dict[str, object]:
+        return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings], "examined": self.examined}
+
+    @property
+    def _verdict(self) -> str:
+        return "audit passed" if self.ok else f"audit FAILED, {len(self.findings)} findings"
+
+    def _repr_html_(self) -> str:
+        html = html_lines(self._verdict) + html_table([("part", "checked"), *self.examined.items()], left=_LEFT)
+        if self.findings:
+            rows = [(one.code, one.where, one.expected, one.measured) for one in self.findings]
+            html += html_table([("finding", "where", "expected", "measured"), *rows], left=_LEFT)
+        return html
 
     def __str__(self) -> str:
-        lines = ["audit passed" if self.ok else f"audit FAILED, {len(self.findings)} findings"]
-        width = max(map(len, self.looked_at), default=0)
-        lines += [f"  {part:<{width}}  {covered}" for part, covered in self.looked_at.items()]
+        lines = [self._verdict]
+        width = max(map(len, self.examined), default=0)
+        lines += [f"  {part:<{width}}  {covered}" for part, covered in self.examined.items()]
         return "\n".join([*lines, *(f"  ! {finding}" for finding in self.findings)])
 
 
+_LEFT = ("part", "checked", "finding", "where", "expected", "measured")
 _Part = tuple[str, str, Iterator[Finding]]  # name, what was covered, findings
 
 
 def audit(applied: Applied, *, optimizer: torch.optim.Optimizer | None, stepped: bool | None) -> Audit:
-    hashes = hashes_of(applied.regions)
+    """See `Applied.audit`."""
+    hashes = slice_hashes(applied.slices)
     parts: list[_Part] = [
         _counts(applied),
-        _bits(applied, hashes),
+        _frozen_bits(applied, hashes),
         _geometry(applied, hashes),
-        _learning(applied),
+        _requires_grad(applied),
         _task_head(applied),
     ]
     if optimizer is not None:
@@ -83,14 +106,14 @@ def audit(applied: Applied, *, optimizer: torch.optim.Optimizer | None, stepped:
         parts.append(_moved(applied, optimizer))
     return Audit(
         findings=tuple(finding for _, _, findings in parts for finding in findings),
-        looked_at={name: covered for name, covered, _ in parts},
+        examined={name: covered for name, covered, _ in parts},
     )
 
 
 def _counts(applied: Applied) -> _Part:
     now, then = applied.counts, applied.counts_at_apply
-    # Layers may have been given back, or taken again, since.
-    sizes = {region.key: region.numel for region in applied.regions}
+    # Layers may have been unfrozen, or frozen again, since.
+    sizes = {param_slice.key: param_slice.numel for param_slice in applied.slices}
     frozen = then.frozen + sum(sizes[key] for key in applied.frozen_hashes.keys() - applied.frozen_at_apply)
     frozen -= sum(sizes[key] for key in applied.frozen_at_apply - applied.frozen_hashes.keys())
 
@@ -112,56 +135,53 @@ def _counts(applied: Applied) -> _Part:
     return "counts", f"{now.frozen:,} frozen of {now.total:,} ({share:.3f} %), {now.qk:,} Q/K", findings()
 
 
-def _bits(applied: Applied, hashes: dict[str, str]) -> _Part:
+def _frozen_bits(applied: Applied, hashes: dict[str, str]) -> _Part:
     frozen = applied.frozen
 
     def findings() -> Iterator[Finding]:
-        for region in frozen:
-            expected = applied.frozen_hashes.get(region.key, applied.hashes_at_apply[region.key])
-            measured = hashes[region.key]
+        for param_slice in frozen:
+            expected = applied.frozen_hashes.get(param_slice.key, applied.hashes_at_apply[param_slice.key])
+            measured = hashes[param_slice.key]
             if measured != expected:
-                dtype = str(region.parameter.dtype).removeprefix("torch.")
+                dtype = str(param_slice.parameter.dtype).removeprefix("torch.")
                 yield Finding(
                     code="FROZEN-MOVED",
                     expected=f"sha256 {expected[:12]}",
                     measured=f"{measured[:12]} ({dtype})",
-                    where=region.key,
+                    where=param_slice.key,
                 )
 
     return "frozen bits", f"{len(frozen)} tensors by SHA-256", findings()
 
 
 def _geometry(applied: Applied, hashes: dict[str, str]) -> _Part:
-    """Orthonormality and scale of every head whose weights are still those that were written."""
-    weights = [region for region in applied.regions if region.kind == "weight"]
-    written = [region for region in weights if hashes[region.key] == applied.hashes_at_apply[region.key]]
-    covered, findings = geometry_of(written, applied.treatment, norms=applied.norms)
+    """Orthonormality and scale of every head that still has the weights that the treatment wrote."""
+    weights = [one for one in applied.slices if one.kind == "weight"]
+    written = [one for one in weights if hashes[one.key] == applied.hashes_at_apply[one.key]]
+    covered, findings = _check_geometry(written, applied.treatment, norms=applied.norms)
     return "geometry", covered, iter(findings)
 
 
-def geometry_of(
-    weights: Sequence[Region], treatment: Treatment, *, norms: dict[str, list[float]] | None = None
+def _check_geometry(
+    weights: Sequence[ParamSlice], treatment: Treatment, *, norms: dict[str, list[float]] | None = None
 ) -> tuple[str, list[Finding]]:
-    """What was covered, and the heads whose rows are not orthonormal or not of the right size."""
+    """(what was covered, findings): heads whose rows are not orthonormal, or whose norm is wrong."""
     orthonormal = treatment.init in ORTHONORMAL
     findings: list[Finding] = []
     worst = 0.0
-    for region in weights:
-        projection = region.projection
-        tolerance = orthonormal_tolerance(region.parameter.dtype)
+    for param_slice in weights:
+        projection = param_slice.projection
+        tolerance = orthonormal_tolerance(param_slice.parameter.dtype)
         eye_DD = torch.eye(projection.head_dim, dtype=torch.float64, device="cpu")
         for head, gram_DD in enumerate(gram(projection)):
-            where = f"{region.key}, layer {projection.layer}, head {head}"
+            where = f"{param_slice.key}, layer {projection.layer}, head {head}"
             measured = gram_DD.trace().sqrt().item()
-            expected = norms[region.key][head] if norms and region.key in norms else None
+            expected = norms[param_slice.key][head] if norms and param_slice.key in norms else None
             if orthonormal and treatment.scale == "unit":
                 expected = projection.head_dim**0.5
             if expected is not None and not abs(measured - expected) <= tolerance * expected:
-                findings.append(
-                    Finding(
-                        code="WRONG-SCALE", expected=f"norm {expected:.6g}", measured=f"{measured:.6g}", where=where
-                    )
-                )
+                wanted = f"norm {expected:.6g}"
+                findings.append(Finding(code="WRONG-SCALE", expected=wanted, measured=f"{measured:.6g}", where=where))
             if orthonormal:
                 deviation = (gram_DD * (projection.head_dim / measured**2) - eye_DD).abs().max().item()
                 worst = max(worst, deviation)
@@ -174,20 +194,20 @@ def geometry_of(
                             where=where,
                         )
                     )
-    heads = sum(region.projection.num_heads for region in weights)
-    layers = len({region.projection.layer for region in weights})
+    heads = sum(param_slice.projection.num_heads for param_slice in weights)
+    layers = len({param_slice.projection.layer for param_slice in weights})
     rows = f"orthonormal to {worst:.1e}" if orthonormal else "no orthonormality claimed"
     return f"{heads} heads in {layers} layers, {rows}; scale {treatment.scale or 'kept'}", findings
 
 
-def _learning(applied: Applied) -> _Part:
-    """Every parameter learns or not as it did right after `apply`, but for layers given back."""
-    ours = {id(region.parameter) for region in applied.regions}
+def _requires_grad(applied: Applied) -> _Part:
+    """Every parameter is trainable or frozen as at `apply`, except for unfrozen layers."""
+    ours = {id(param_slice.parameter) for param_slice in applied.slices}
     others = [(name, p) for name, p in applied.model.named_parameters() if id(p) not in ours]
 
     def findings() -> Iterator[Finding]:
         for name, parameter in others:
-            expected = applied.flags_at_apply.get(name)
+            expected = applied.requires_grad_at_apply.get(name)
             if expected is not None and parameter.requires_grad != expected:
                 yield Finding(
                     code="LEARNING-CHANGED",
@@ -195,20 +215,20 @@ def _learning(applied: Applied) -> _Part:
                     measured="trainable" if parameter.requires_grad else "frozen",
                     where=name,
                 )
-        for region in applied.regions:
-            if region.key in applied.frozen_hashes and region.parameter.requires_grad:
+        for param_slice in applied.slices:
+            if param_slice.key in applied.frozen_hashes and param_slice.parameter.requires_grad:
                 yield Finding(
                     code="FROZEN-LEARNS",
                     expected="requires_grad False",
-                    measured="requires_grad True, and not by applied.unfreeze",
-                    where=region.key,
+                    measured="requires_grad True, but not by applied.unfreeze",
+                    where=param_slice.key,
                 )
 
-    return "learning", f"{len(others)} other parameters learn as at apply", findings()
+    return "requires_grad", f"{len(others)} other parameters as at apply", findings()
 
 
 def _task_head(applied: Applied) -> _Part:
-    head = task_head(applied.model)
+    head = task_head_parameters(applied.model)
 
     def findings() -> Iterator[Finding]:
         for name, parameter in head.items():
@@ -217,7 +237,7 @@ def _task_head(applied: Applied) -> _Part:
                     code="HEAD-FROZEN", expected="trainable task head and pooler", measured="frozen", where=name
                 )
 
-    return "task head", f"{len(head)} tensors of task head and pooler looked at", findings()
+    return "task head", f"{len(head)} tensors of task head and pooler", findings()
 
 
 def _gradients(applied: Applied) -> _Part:
@@ -229,9 +249,9 @@ def _gradients(applied: Applied) -> _Part:
             if not parameter.requires_grad and parameter.grad is not None:
                 yield Finding(code="FROZEN-HAS-GRADIENT", expected="no gradient", measured="one", where=name)
             if have and parameter.requires_grad and parameter.grad is None:
-                yield Finding(code="NO-GRADIENT", expected="a gradient, as others have", measured="none", where=name)
+                yield Finding(code="NO-GRADIENT", expected="a gradient, like others", measured="none", where=name)
 
-    return "gradients", f"{len(have)} tensors have one" if have else "none at the moment", findings()
+    return "gradients", f"{len(have)} tensors have one" if have else "none", findings()
 
 
 def _optimizer(applied: Applied, optimizer: torch.optim.Optimizer) -> _Part:
@@ -239,7 +259,6 @@ def _optimizer(applied: Applied, optimizer: torch.optim.Optimizer) -> _Part:
     times: dict[int, int] = {}
     for parameter in groups:
         times[id(parameter)] = times.get(id(parameter), 0) + 1
-    names = {id(parameter): name for name, parameter in applied.model.named_parameters()}
 
     def findings() -> Iterator[Finding]:
         for name, parameter in applied.model.named_parameters():
@@ -251,12 +270,12 @@ def _optimizer(applied: Applied, optimizer: torch.optim.Optimizer) -> _Part:
                 yield Finding(code="OPTIMIZER-HAS-FROZEN", expected="in no group", measured=f"in {number}", where=name)
             if not parameter.requires_grad and optimizer.state.get(parameter):
                 yield Finding(code="FROZEN-HAS-STATE", expected="no optimizer state", measured="some", where=name)
-        strangers = {id(parameter) for parameter in groups} - names.keys()
-        if strangers:
+        foreign = {id(parameter) for parameter in groups} - {id(parameter) for parameter in applied.model.parameters()}
+        if foreign:
             yield Finding(
                 code="OPTIMIZER-STALE",
                 expected="only parameters of this model",
-                measured=f"{len(strangers)} that are not (built before apply?)",
+                measured=f"{len(foreign)} others (built before apply?)",
                 where=f"{len(optimizer.param_groups)} groups",
             )
 
@@ -266,8 +285,8 @@ def _optimizer(applied: Applied, optimizer: torch.optim.Optimizer) -> _Part:
 def _moved(applied: Applied, optimizer: torch.optim.Optimizer | None) -> _Part:
     from oelm.heads.applied import fingerprint
 
-    # Attention does not see a shift of all keys, so a key bias may rightly stay where it is.
-    exempt = {id(r.parameter) for r in applied.regions if r.kind == "bias" and r.projection.role == "k"}
+    # Attention is invariant to a shift of all keys, so a key bias may not move.
+    exempt = {id(s.parameter) for s in applied.slices if s.kind == "bias" and s.projection.role == "k"}
     exempt |= {
         id(p.bias_parameter)
         for p in find_projections(applied.model)
@@ -278,14 +297,115 @@ def _moved(applied: Applied, optimizer: torch.optim.Optimizer | None) -> _Part:
         for name, parameter in applied.model.named_parameters()
         if parameter.requires_grad
         and id(parameter) not in exempt
-        and parameter.dtype not in (torch.bfloat16, torch.float16)  # small steps may be lost in rounding
-        # a layer given back since the last step has no state yet
+        and parameter.dtype not in (torch.bfloat16, torch.float16)  # small steps may be lost to rounding
+        # a layer unfrozen since the last step has no state yet
         and (optimizer is None or not optimizer.state or parameter in optimizer.state)
     ]
 
     def findings() -> Iterator[Finding]:
         for name, parameter in due:
             if applied.fingerprints.get(name) == fingerprint(parameter):
-                yield Finding(code="NOT-MOVED", expected="moved by training", measured="the same bits", where=name)
+                yield Finding(code="NOT-MOVED", expected="moved by training", measured="unchanged", where=name)
 
-    return "movement", f"{len(due)} trainable tensors compared with their start", findings()
+    return "movement", f"{len(due)} trainable tensors compared with their initial values", findings()
+
+
+def audit_folder(folder: str | Path, *, against: str | Path | None = None) -> Audit:
+    """Audit a saved model, with or without an `oelm.json`.
+
+    With an `oelm.json`, frozen tensors must have its hashes; with `against`, they must also be what the same treatment
+    makes of that base model. Without an `oelm.json`, every query and key must be as in the base.
+    """
+    folder = Path(folder)
+    treated = (folder / OELM_JSON).is_file()
+    saved = read_oelm_json(folder) if treated or against is None else None  # raises if there is none
+    model = load_model(folder) if saved is None else load_saved(folder, saved)
+    projections = find_projections(model)  # raises if the layout is unknown
+    examined, findings = _saved_counts(model, folder)
+    if saved is not None:
+        _, frozen = saved_slices(model, saved, folder)
+        examined["treatment"] = f"{saved.treatment}, seed {saved.seed}, by oelm {saved.oelm}"
+        findings += _against_hashes(frozen, saved)
+        examined["frozen bits"] = f"{len(frozen)} tensors by SHA-256 against {OELM_JSON}"
+        written = [one for one in frozen if one.kind == "weight" and one.key in saved.written]
+        examined["geometry"], found = _check_geometry(written, saved.treatment)
+        findings += found
+    else:
+        frozen = [param_slice for projection in projections for param_slice in param_slices(projection)]
+    if against is not None:
+        examined["base"], found = _against_base(model, frozen, saved, against)
+        findings += found
+    return Audit(findings=tuple(findings), examined=examined)
+
+
+def _saved_counts(model: nn.Module, folder: Path) -> tuple[dict[str, str], list[Finding]]:
+    counts = count(model)
+    in_files = 0
+    names: set[str] = set()
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118  (a safetensors file is not a mapping)
+                    names.add(name)
+                    if not file.get_slice(name).get_dtype().startswith(("F", "BF")):
+                        continue  # position ids and the like are not weights
+                    in_files += math.prod(file.get_slice(name).get_shape())
+        except SafetensorError as error:
+            raise FolderError(f"cannot read {path}", why=str(error)) from error
+    examined = {
+        "model": type(model).__name__,
+        "counts": f"{counts.total:,} weights, {counts.buffers:,} of them in buffers, {counts.qk or 0:,} Q/K",
+        "files": f"{in_files:,} numbers in {len(names)} tensors",
+    }
+    findings = []
+    if names and in_files > counts.total:
+        findings.append(
+            Finding(
+                code="COUNT-MISSES-BUFFERS",
+                expected=f"{in_files:,} weights, as in the files",
+                measured=f"{counts.total:,} in the loaded model",
+                where=str(folder),
+            )
+        )
+    return examined, findings
+
+
+def _against_hashes(frozen: list[ParamSlice], saved: SavedTreatment) -> list[Finding]:
+    return [
+        Finding(
+            code="FROZEN-MOVED",
+            expected=f"sha256 {saved.frozen[key][:12]} of {OELM_JSON}",
+            measured=digest[:12],
+            where=key,
+        )
+        for key, digest in slice_hashes(frozen).items()
+        if digest != saved.frozen[key]
+    ]
+
+
+def _against_base(
+    model: nn.Module, frozen: list[ParamSlice], saved: SavedTreatment | None, against: str | Path
+) -> tuple[str, list[Finding]]:
+    base = load_model(against, type(model), dtype=next(model.parameters()).dtype)
+    if saved is not None:
+        apply(base, saved.treatment, seed=saved.seed, keep_undo=False)
+    theirs = {one.key: one for projection in find_projections(base) for one in param_slices(projection)}
+    if not theirs.keys() >= {one.key for one in frozen}:
+        raise ModelError(f"cannot compare with {against}: its heads differ from those of the audited model")
+    expected = "as the treatment makes them from the base" if saved is not None else "as in the base"
+    exact = saved is None or saved.treatment.init == "keep"
+    compared = [one for one in frozen if saved is None or one.key in saved.written]
+    differing = [one for one in compared if not _is_same(one, theirs[one.key], exact=exact)]
+    findings = [
+        Finding(code="DIFFERS-FROM-BASE", expected=expected, measured="different", where=one.key) for one in differing
+    ]
+    return f"{len(compared) - len(differing)} of {len(compared)} tensors {expected}", findings
+
+
+def _is_same(mine: ParamSlice, theirs: ParamSlice, *, exact: bool) -> bool:
+    """Bit for bit; or, if the treatment was recomputed, up to rounding with another number of threads."""
+    first, second = mine.copy(), theirs.copy()
+    if torch.equal(first, second):
+        return True
+    bound = 4 * torch.finfo(first.dtype).eps * second.abs().max().item()
+    return not exact and bool(((first - second).abs() <= bound).all())

@@ -1,28 +1,31 @@
-"""Counts: how many weights a model has, and how many of them learn."""
+"""Count the weights of a model, those that are trainable, and what freezing saves."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from torch import Tensor, nn
 
 from oelm.errors import UnknownLayout
-from oelm.heads.find import find_projections
-from oelm.heads.whole import is_sharded
+from oelm.heads.find import find_projections, projections_in
+from oelm.heads.freeze import should_freeze
+from oelm.heads.projection import param_slices
+from oelm.heads.sharded import is_sharded
+from oelm.treatment import Treatment
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
     """Numbers of weights: unique storage over parameters *and* the floating-point buffers that are saved.
 
-    Buffers count because frozen weights may be kept in them; tables that are recomputed on loading (rotary frequencies,
-    position numbers) are no weights and do not.
+    Buffers count because they may hold frozen weights; tables that are recomputed on loading (rotary frequencies,
+    position ids) are not weights.
     """
 
     total: int
     trainable: int
     buffers: int
-    """The part of `total` that is kept in buffers, where nothing learns."""
+    """The part of `total` in buffers, which are not trainable."""
     qk: int | None
-    """Query and key weights and biases, or None where the layout is not known."""
+    """Query and key weights and biases, or None if the layout is unknown."""
 
     @property
     def frozen(self) -> int:
@@ -39,17 +42,17 @@ class Counts:
 
 
 def count(model: nn.Module) -> Counts:
-    """Count a model's weights without treating anything."""
+    """Count the weights of any model, treated or not."""
     seen: set[object] = set()
     trainable = frozen = buffers = 0
     for parameter in model.parameters():
-        if _new(parameter, seen):
+        if _is_new(parameter, seen):
             if parameter.requires_grad:
                 trainable += parameter.numel()
             else:
                 frozen += parameter.numel()
     for buffer in saved_buffers(model):
-        if _new(buffer, seen):
+        if _is_new(buffer, seen):
             buffers += buffer.numel()
     try:
         qk = sum(
@@ -71,12 +74,52 @@ def saved_buffers(model: nn.Module) -> list[Tensor]:
     ]
 
 
-def _new(tensor: Tensor, seen: set[object]) -> bool:
-    # Tensors on the meta device, or sharded over processes, have no address; there, tied weights are one object.
-    place: object = id(tensor)
+def _is_new(tensor: Tensor, seen: set[object]) -> bool:
+    # Meta and sharded tensors have no address; among those, tied weights are one object.
+    storage: object = id(tensor)
     if not tensor.is_meta and not is_sharded(tensor):
-        place = (tensor.device, tensor.data_ptr(), tensor.shape)
-    if place in seen:
+        storage = (tensor.device, tensor.data_ptr(), tensor.shape)
+    if storage in seen:
         return False
-    seen.add(place)
+    seen.add(storage)
     return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Savings:
+    """What freezing saves in theory. What it saves in practice is measured, never assumed."""
+
+    frozen: int
+    """Weights that the treatment freezes."""
+    memory_bytes: int
+    """Gradient and two Adam moments of the frozen weights."""
+    linear_work: float
+    """Upper bound of the speed-up of a training step, as a share of the work in linear layers: of forward, input
+    gradient and weight gradient, which cost the same, frozen weights save the last."""
+
+    def to_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def freezing_savings(model: nn.Module, treatment: Treatment) -> Savings:
+    """What a treatment would freeze and save; works on the meta device."""
+    treated = projections_in(model, treatment.layers)
+    slices = [
+        param_slice
+        for projection in treated
+        for param_slice in param_slices(projection)
+        if should_freeze(treatment, param_slice)
+    ]
+    # Each Linear counts as often as it occurs in the model: a tied output head is work, its embedding is not.
+    linear = sum(
+        parameter.numel()
+        for module in model.modules()
+        if not isinstance(module, nn.Embedding)
+        for parameter in module.parameters(recurse=False)
+        if parameter.ndim == 2
+    )
+    return Savings(
+        frozen=sum(param_slice.numel for param_slice in slices),
+        memory_bytes=sum(3 * param_slice.numel * param_slice.rows(0).element_size() for param_slice in slices),
+        linear_work=sum(one.numel for one in slices if one.kind == "weight") / (3 * linear),
+    )

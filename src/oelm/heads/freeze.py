@@ -1,34 +1,39 @@
-"""Freeze and give back: which parameters of a projection learn."""
+"""Freeze and unfreeze: `requires_grad` of slices, what must stay trainable, and an optimizer's parameter groups."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+import torch
 from torch import nn
 
-from oelm.heads.region import Region
-from oelm.heads.split import RowPlan, Split, Unsplit, split_
-from oelm.heads.view import Projection
+from oelm.heads.projection import ParamSlice, Projection
+from oelm.heads.split import FusedSplit, RowPlan, Unsplit, split_
 from oelm.treatment import Treatment
 
+# Common names of the task head in plain torch models; in transformers models it is what is outside the base model.
+_HEAD_NAMES = {"classifier", "score", "head", "heads", "lm_head", "fc_out", "qa_outputs", "output_projection"}
 
-def freezes(treatment: Treatment, region: Region) -> bool:
-    """Whether the treatment wants this region frozen."""
-    return region.projection.role in treatment.frozen_roles and (region.kind == "weight" or treatment.bias == "freeze")
+
+def should_freeze(treatment: Treatment, param_slice: ParamSlice) -> bool:
+    """Whether the treatment freezes this slice."""
+    return param_slice.projection.role in treatment.frozen_roles and (
+        param_slice.kind == "weight" or treatment.bias == "freeze"
+    )
 
 
 def split_fused(projections: Sequence[Projection]) -> Iterator[Unsplit]:
-    """Split every fused matrix of `projections` so that these can be frozen apart from what they are fused with."""
+    """Split every fused matrix of `projections` so that these can be frozen and the rest of it trained."""
     fused: dict[int, list[Projection]] = {}
     for projection in projections:
         if needs_split(projection):
             fused.setdefault(id(projection.owner), []).append(projection)
-    for together in fused.values():
-        yield _split(together)
+    for of_one_matrix in fused.values():
+        yield _split(of_one_matrix)
 
 
 def needs_split(projection: Projection) -> bool:
-    """A fused matrix that learns; one that an adapter method froze as a whole stays whole."""
+    """Whether the matrix is fused and trainable; one that an adapter method froze entirely needs no split."""
     owner = projection.owner
-    if not projection.shares_matrix or isinstance(owner, Split):
+    if not projection.shares_matrix or isinstance(owner, FusedSplit):
         return False
     return bool(getattr(owner, projection.weight_name).requires_grad)
 
@@ -44,14 +49,72 @@ def _split(projections: Sequence[Projection]) -> Unsplit:
     return split_(owner, plan, transposed=first.layout.transposed)
 
 
-def set_learning(regions: Sequence[Region], learning: bool) -> list[nn.Parameter]:
-    """Let regions learn or not; returns the parameters whose flag changed, each once."""
+def set_requires_grad(slices: Sequence[ParamSlice], requires_grad: bool) -> list[nn.Parameter]:
+    """Set `requires_grad` of slices; returns the parameters whose flag changed, each once."""
     changed: dict[int, nn.Parameter] = {}
-    for region in regions:
-        parameter = region.parameter
-        if parameter.requires_grad != learning:
-            parameter.requires_grad_(learning)
-            if not learning:
+    for param_slice in slices:
+        parameter = param_slice.parameter
+        if parameter.requires_grad != requires_grad:
+            parameter.requires_grad_(requires_grad)
+            if not requires_grad:
                 parameter.grad = None
             changed[id(parameter)] = parameter
     return list(changed.values())
+
+
+def task_head_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Parameters of the task head and the pooler, by name: these must stay trainable."""
+    if has_adapters(model):
+        return {}  # an adapter method sets what is trainable itself
+    base = getattr(model, "base_model", None)
+    structured = isinstance(base, nn.Module)
+    in_base = {id(parameter) for parameter in base.parameters()} if isinstance(base, nn.Module) else set()
+    found = {}
+    for name, parameter in model.named_parameters():
+        words = set(name.split("."))
+        outside = structured and id(parameter) not in in_base
+        if outside or "pooler" in words or (not structured and words & _HEAD_NAMES):
+            found[name] = parameter
+    get_output = getattr(model, "get_output_embeddings", None)
+    output = get_output() if callable(get_output) else None
+    if isinstance(output, nn.Module):  # possibly tied to the embeddings, thus in the base model
+        ids = {id(parameter) for parameter in output.parameters()}
+        found |= {name: parameter for name, parameter in model.named_parameters() if id(parameter) in ids}
+    return found
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Whether PEFT wraps layers of the model."""
+    return any(hasattr(module, "base_layer") for module in model.modules())
+
+
+def add_to_optimizer(
+    optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], *, alike: dict[int, list[nn.Parameter]]
+) -> None:
+    """Add each parameter to the group with similar ones: of its own attention module (`alike`, by id) and of its own
+    kind, matrix or vector; otherwise, only of its own kind.
+
+    Existing groups are extended rather than new ones added, since learning-rate schedulers only know those.
+    """
+    groups = optimizer.param_groups
+    present = {id(parameter) for group in groups for parameter in group["params"]}
+    for parameter in parameters:
+        if id(parameter) in present:
+            continue
+        siblings = {id(other) for other in alike.get(id(parameter), []) if _is_matrix(other) == _is_matrix(parameter)}
+        with_sibling = [group for group in groups if any(id(other) in siblings for other in group["params"])]
+        of_kind = [group for group in groups if any(_is_matrix(p) == _is_matrix(parameter) for p in group["params"])]
+        (with_sibling or of_kind or groups)[0]["params"].append(parameter)
+
+
+def remove_from_optimizer(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Remove parameters from all groups, and their state."""
+    removed = {id(parameter): parameter for parameter in parameters}
+    for group in optimizer.param_groups:
+        group["params"] = [parameter for parameter in group["params"] if id(parameter) not in removed]
+    for parameter in removed.values():
+        optimizer.state.pop(parameter, None)
+
+
+def _is_matrix(parameter: nn.Parameter) -> bool:
+    return parameter.ndim >= 2

@@ -1,7 +1,7 @@
-"""Layouts: where the query and key rows of each head lie, one row of a table per attention class.
+"""Layouts: the positions of each head's query and key rows, one table row per attention class.
 
-H query heads, K key heads, G = H / K query heads per key head, D rows a head. A head's rows are contiguous
-in every family; a layout says at which multiple of D they start. It is a table and never a guess from
+H query heads, K key heads, G = H / K query heads per key head, D rows per head. A head's rows are contiguous
+in every family; a layout gives the multiple of D at which they start. It is a table and never a guess from
 shapes: two classes with equal shapes may order their rows differently.
 """
 
@@ -19,9 +19,9 @@ Arrangement = Literal["separate", "key-value", "stacked", "interleaved", "groupe
 BlockIndex = Callable[[Role, int, int, int], int]
 
 ARRANGEMENTS: dict[str, BlockIndex] = {
-    # q and k are matrices of their own
+    # q and k are separate matrices
     "separate": lambda role, head, H, K: head,
-    # q is a matrix of its own, k and v share one: k k k v v v
+    # q is a separate matrix, k and v share one: k k k v v v
     "key-value": lambda role, head, H, K: head,
     # q q q k k k v v v
     "stacked": lambda role, head, H, K: head if role == "q" else H + head,
@@ -36,24 +36,24 @@ ARRANGEMENTS: dict[str, BlockIndex] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How one attention class keeps its queries and keys."""
+    """How one attention class stores its queries and keys."""
 
     query: str = ""
     """The submodule (or parameter) of the attention module that holds the query rows."""
     key: str = ""
-    """The same for the key rows; equal to `query` where they are fused."""
+    """The same for the key rows; equal to `query` if they are fused."""
     head_dim: str = "head_dim"
-    """The attribute of the attention module that says how many rows a head has."""
+    """The attribute of the attention module with the number of rows per head."""
     key_heads: str | None = None
-    """The attribute with the number of key heads, where a fused matrix has fewer of them than query heads."""
+    """The attribute with the number of key heads, if a fused matrix has fewer of them than query heads."""
     arrangement: Arrangement | str = "separate"
     """The order of rows, by name in `ARRANGEMENTS`."""
     transposed: bool = False
-    """True where the weight is stored as (width, rows), as by `Conv1D`."""
+    """True if the weight is stored as (width, rows), as in `Conv1D`."""
     when: str | None = None
-    """An attribute of the attention module that must be true for this layout to hold; the first that does counts."""
+    """An attribute of the attention module that must be true for this layout; the first match applies."""
     refused: str | None = None
-    """Why heads of this class cannot be treated."""
+    """Why heads of this class are not supported."""
 
 
 _QKV = "query_key_value"
@@ -66,14 +66,18 @@ _TABLE: list[tuple[str, Layout]] = [
         bert.BertSelfAttention bert.BertCrossAttention roberta.RobertaSelfAttention roberta.RobertaCrossAttention
         xlm_roberta.XLMRobertaSelfAttention xlm_roberta.XLMRobertaCrossAttention camembert.CamembertSelfAttention
         camembert.CamembertCrossAttention electra.ElectraSelfAttention electra.ElectraCrossAttention
-        albert.AlbertAttention
+        albert.AlbertAttention vit.ViTSelfAttention
         """,
         Layout(query="query", key="key", head_dim="attention_head_size"),
     ),
-    ("distilbert.DistilBertSelfAttention", Layout(query="q_lin", key="k_lin", head_dim="attention_head_size")),
+    (
+        # The second is its name before transformers 5.
+        "distilbert.DistilBertSelfAttention distilbert.MultiHeadSelfAttention",
+        Layout(query="q_lin", key="k_lin", head_dim="attention_head_size"),
+    ),
     ("mpnet.MPNetSelfAttention", Layout(query="q", key="k", head_dim="attention_head_size")),
     (
-        # DeBERTa v1 has a class of the same name with another order of rows: only v2/v3 is meant.
+        # Only v2/v3: DeBERTa v1 has a class of the same name with a different order of rows.
         "deberta_v2.DisentangledSelfAttention",
         Layout(query="query_proj", key="key_proj", head_dim="attention_head_size"),
     ),
@@ -83,11 +87,13 @@ _TABLE: list[tuple[str, Layout]] = [
         opt.OPTAttention gpt_neo.GPTNeoSelfAttention gptj.GPTJAttention bart.BartAttention
         llama.LlamaAttention mistral.MistralAttention mixtral.MixtralAttention qwen2.Qwen2Attention
         qwen3.Qwen3Attention gemma.GemmaAttention gemma2.Gemma2Attention gemma3.Gemma3Attention
-        phi.PhiAttention starcoder2.Starcoder2Attention vit.ViTAttention clip.CLIPAttention
+        phi.PhiAttention starcoder2.Starcoder2Attention clip.CLIPAttention
         oelm.models.gpt.OelmGPTAttention
         """,
         Layout(query="q_proj", key="k_proj"),
     ),
+    # Before transformers 5 it only wrapped a ViTSelfAttention, which is also in the table.
+    ("vit.ViTAttention", Layout(query="q_proj", key="k_proj", when="q_proj")),
     (
         "gpt2.GPT2Attention",
         Layout(query="q_attn", key="c_attn", arrangement="key-value", transposed=True, when="is_cross_attention"),
@@ -116,7 +122,7 @@ _TABLE: list[tuple[str, Layout]] = [
         _TORCH,
         Layout(query="in_proj_weight", key="in_proj_weight", arrangement="stacked", when="_qkv_same_embed_dim"),
     ),
-    # Keys of another width than queries: matrices of their own, though one bias for all.
+    # Keys of a different width than queries: separate matrices, but one bias for all.
     (_TORCH, Layout(query="q_proj_weight", key="k_proj_weight")),
     (
         "oelm.heads.split.SplitMultiheadAttention",
@@ -124,7 +130,7 @@ _TABLE: list[tuple[str, Layout]] = [
     ),
     (
         "deepseek_v2.DeepseekV2Attention deepseek_v3.DeepseekV3Attention",
-        Layout(refused="part of each key is shared by all heads, so a head has no key rows of its own"),
+        Layout(refused="part of each key is shared by all heads, so a head has no separate key rows"),
     ),
 ]
 
@@ -151,26 +157,26 @@ def register_layout(
     transposed: bool = False,
     when: str | None = None,
 ) -> None:
-    """Teach an attention class: `register_layout(MyAttention, query="wq", key="wk")`.
+    """Register an attention class: `register_layout(MyAttention, query="wq", key="wk")`.
 
     `attention` is the class or its full dotted name. `arrangement` is a name from the table in docs/layouts.md,
     or a function `(role, head, num_heads, num_key_heads) -> index of the head's block of rows`. The last one registered
-    wins. Prove it with `oelm.prove_layout(model, inputs)`.
+    takes precedence. Verify it with `oelm.prove_layout(model, inputs)`.
     """
     if not isinstance(attention, str | type):
-        raise TreatmentError(f"attention is a class or its full name, got {type(attention).__name__}")
+        raise TreatmentError(f"attention must be a class or its full name, got {type(attention).__name__}")
     name = attention if isinstance(attention, str) else _dotted(attention)
     order = f"custom:{name}" if callable(arrangement) else arrangement
     if callable(arrangement):
         ARRANGEMENTS[order] = arrangement
     elif arrangement not in ARRANGEMENTS:
         raise TreatmentError(
-            f"arrangement {arrangement!r} is not known", hint=f"a function, or one of {', '.join(ARRANGEMENTS)}"
+            f"unknown arrangement {arrangement!r}", hint=f"use a function, or one of {', '.join(ARRANGEMENTS)}"
         )
     elif (query == key) != (arrangement not in ("separate", "key-value")):
         raise TreatmentError(
             f"arrangement {arrangement!r} does not fit query {query!r} and key {key!r}",
-            why="'separate' and 'key-value' name two matrices, the fused arrangements one",
+            why="'separate' and 'key-value' need two matrices, the fused arrangements one",
         )
     layout = Layout(
         query=query,
@@ -185,7 +191,7 @@ def register_layout(
 
 
 def layout_of(attention: nn.Module) -> Layout | None:
-    """The layout of an attention module, or None where its class is not in the table."""
+    """The layout of an attention module, or None if its class is not in the table."""
     for cls in type(attention).__mro__:
         for layout in _layouts.get(_dotted(cls), []):
             if layout.when is None or getattr(attention, layout.when, False):

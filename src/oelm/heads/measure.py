@@ -4,35 +4,35 @@ Shape suffixes: H = heads, D = rows of a head, M = model width.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from oelm.heads.find import find_projections
-from oelm.heads.view import Projection
-from oelm.heads.whole import gathered
+from oelm.heads.projection import Projection
+from oelm.heads.sharded import gather_params
 from oelm.treatment import Role
 
 
 @dataclass(frozen=True, kw_only=True)
 class Orthonormality:
-    """How near one head's block is to orthonormal rows."""
+    """How close one head's block is to orthonormal rows."""
 
     layer: int
     role: Role
     head: int
     name: str
+    """Path of the weight in the untreated model."""
     deviation: float
-    """max |W W^T - I|"""
+    """max |W W^T - I|."""
     smallest: float
-    """smallest singular value"""
+    """Smallest singular value."""
     largest: float
-    """largest singular value"""
+    """Largest singular value."""
     norm: float
-    """Frobenius norm"""
+    """Frobenius norm."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, int | float | str]:
         return asdict(self)
 
 
@@ -42,6 +42,7 @@ def orthonormality(model: nn.Module) -> list[Orthonormality]:
 
 
 def measure(projection: Projection) -> list[Orthonormality]:
+    """One row per head."""
     gram_HDD = gram(projection)
     eye_DD = torch.eye(projection.head_dim, dtype=torch.float64, device="cpu")
     deviation_H = (gram_HDD - eye_DD).abs().amax((-2, -1))
@@ -69,11 +70,11 @@ def measure(projection: Projection) -> list[Orthonormality]:
 
 def gram(projection: Projection) -> Tensor:
     """W W^T of every head, (H, D, D), in float64 on the CPU."""
-    with gathered(projection.owner):
+    with gather_params(projection.owner):
         blocks = (projection.weight_rows(head).detach().cpu().double() for head in range(projection.num_heads))
         return torch.stack([block_DM @ block_DM.mT for block_DM in blocks])
 
 
 def orthonormal_tolerance(dtype: torch.dtype) -> float:
-    """The largest max |W W^T - I| that counts as orthonormal: rounding entries to `dtype` moves it by one eps."""
+    """The largest max |W W^T - I| of orthonormal rows: rounding entries to `dtype` changes it by one eps."""
     return max(1e-5, 2 * torch.finfo(dtype).eps)

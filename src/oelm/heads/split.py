@@ -1,25 +1,25 @@
-"""Split: a fused projection whose frozen rows and trainable rows are parameters of their own.
+"""Split a fused projection: its frozen rows and its trainable rows become separate parameters.
 
 Masking the gradient of a fused matrix saves nothing and lets weight decay move the frozen rows. So its rows are
-kept in two parts, the *reservoir* (rows to be frozen) and the *rest*. Only `state_dict` still shows the fused
-tensor, under its own name, so what is saved is what an untreated model would save.
+stored in two parts, the *reservoir* (rows to be frozen) and the *rest*. Only `state_dict` still shows the fused
+tensor, under its original name, so a checkpoint is that of an untreated model.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oelm.heads.whole import sharded_as, whole
+from oelm.heads.sharded import full_tensor, shard_like
 
 
 @dataclass(frozen=True)
 class RowPlan:
-    """Which rows of a fused tensor are the reservoir's: runs of rows, the same in every repeat."""
+    """Which rows of a fused tensor belong to the reservoir: runs of rows, the same in every repeat."""
 
     repeats: int
     runs: tuple[tuple[bool, int], ...]
@@ -27,7 +27,7 @@ class RowPlan:
 
     @classmethod
     def from_blocks(cls, in_reservoir: Sequence[bool], block_rows: int) -> Self:
-        """A plan from one flag per block of `block_rows` rows, as short as it can be said."""
+        """The shortest plan for one flag per block of `block_rows` rows."""
         number = len(in_reservoir)
         period = next(
             size
@@ -38,29 +38,29 @@ class RowPlan:
         return cls(number // period, runs)
 
     def join(self, reservoir: Tensor, rest: Tensor, *, dim: int) -> Tensor:
-        """The fused tensor from its two parts, whose rows lie along `dim` (0 or -1)."""
+        """The fused tensor from its two parts, whose rows are along `dim` (0 or -1)."""
         inner = 1 if dim == 0 else -1
         parts = {True: _unflatten(reservoir, dim, self.repeats), False: _unflatten(rest, dim, self.repeats)}
-        taken = {True: 0, False: 0}
-        pieces = []
+        offset = {True: 0, False: 0}
+        chunks = []
         for flag, rows in self.runs:
-            pieces.append(parts[flag].narrow(inner, taken[flag], rows))
-            taken[flag] += rows
-        joined = torch.cat(pieces, inner)
+            chunks.append(parts[flag].narrow(inner, offset[flag], rows))
+            offset[flag] += rows
+        joined = torch.cat(chunks, inner)
         return joined.flatten(0, 1) if dim == 0 else joined.flatten(-2, -1)
 
     def parts(self, fused: Tensor) -> tuple[Tensor, Tensor]:
-        """(reservoir, rest) as copies, from a fused tensor whose rows lie along dimension 0."""
-        pieces = torch.split(_unflatten(fused, 0, self.repeats), [rows for _, rows in self.runs], dim=1)
+        """(reservoir, rest) as copies, from a fused tensor whose rows are along dimension 0."""
+        chunks = torch.split(_unflatten(fused, 0, self.repeats), [rows for _, rows in self.runs], dim=1)
         return tuple(  # type: ignore[return-value]
-            torch.cat([piece for piece, (flag, _) in zip(pieces, self.runs, strict=True) if flag is part], 1).flatten(
+            torch.cat([chunk for chunk, (flag, _) in zip(chunks, self.runs, strict=True) if flag is part], 1).flatten(
                 0, 1
             )
             for part in (True, False)
         )
 
-    def place(self, row: int) -> tuple[bool, int]:
-        """Where row `row` of the fused tensor went: (in the reservoir?, row of that part)."""
+    def locate(self, row: int) -> tuple[bool, int]:
+        """The position of row `row` of the fused tensor: (in the reservoir?, row of that part)."""
         period = sum(rows for _, rows in self.runs)
         repeat, within = divmod(row, period)
         per_repeat = {part: sum(rows for flag, rows in self.runs if flag is part) for part in (True, False)}
@@ -78,10 +78,10 @@ def _unflatten(tensor: Tensor, dim: int, repeats: int) -> Tensor:
     return unflattened
 
 
-class Split(nn.Module):
-    """A module with tensors kept in two parts: `weight` as `weight_reservoir` and `weight_rest`.
+class FusedSplit(nn.Module):
+    """A module with tensors stored in two parts: `weight` as `weight_reservoir` and `weight_rest`.
 
-    A module becomes one by `split_` and stops being one by `join_`, in place: who holds a reference keeps it.
+    `split_` and `join_` change the class of a module in place, so references to it stay valid.
     """
 
     plan: RowPlan
@@ -92,34 +92,34 @@ class Split(nn.Module):
         return tensor.mT if self.transposed and tensor.ndim == 2 else tensor
 
     def part_at(self, name: str, row: int) -> tuple[nn.Parameter, int]:
-        """The part that holds row `row` of the fused tensor `name`, and its row there."""
-        in_reservoir, place = self.plan.place(row)
+        """The part that holds row `row` of the fused tensor `name`, and the row's index in it."""
+        in_reservoir, index = self.plan.locate(row)
         parameter = getattr(self, f"{name}_reservoir" if in_reservoir else f"{name}_rest")
         assert isinstance(parameter, nn.Parameter)
-        return parameter, place
+        return parameter, index
 
     def fused(self, name: str) -> Tensor | None:
-        """The tensor `name` as the untreated module has it, put together anew: reading it is fine, writing is lost."""
+        """The tensor `name` as the untreated module has it, joined on every call: writes to it are lost."""
         if name not in self.fused_names:
             return None
-        reservoir, rest = whole(getattr(self, f"{name}_reservoir")), whole(getattr(self, f"{name}_rest"))
+        reservoir, rest = full_tensor(getattr(self, f"{name}_reservoir")), full_tensor(getattr(self, f"{name}_rest"))
         return self._rows_first(self.plan.join(reservoir, rest, dim=0))
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(self, destination: dict[str, Tensor], prefix: str, keep_vars: bool) -> None:
         for name in self.fused_names:
             fused = self.fused(name)
             assert fused is not None
             destination[prefix + name] = fused if keep_vars else fused.detach()
-        own: dict[str, Any] = {}
+        own: dict[str, Tensor] = {}
         super()._save_to_state_dict(own, prefix, keep_vars)
         parts = {f"{prefix}{name}_{part}" for name in self.fused_names for part in ("reservoir", "rest")}
         destination.update((key, tensor) for key, tensor in own.items() if key not in parts)
 
     def _load_from_state_dict(
         self,
-        state_dict: dict[str, Any],
+        state_dict: dict[str, Tensor],
         prefix: str,
-        local_metadata: dict[str, Any],
+        local_metadata: dict[str, object],
         strict: bool,
         missing_keys: list[str],
         unexpected_keys: list[str],
@@ -129,7 +129,7 @@ class Split(nn.Module):
         for name in self.fused_names:
             for part in (f"{prefix}{name}_reservoir", f"{prefix}{name}_rest"):
                 if state_dict.pop(part, None) is not None and strict:
-                    unexpected_keys.append(part)  # to the outside there are no parts
+                    unexpected_keys.append(part)  # parts are internal
             tensor = state_dict.pop(prefix + name, None)
             expected = self.fused(name)
             assert expected is not None
@@ -146,14 +146,14 @@ class Split(nn.Module):
                 continue
             reservoir, rest = self.plan.parts(self._rows_first(tensor))
             for part, values in (("reservoir", reservoir), ("rest", rest)):
-                state_dict[f"{prefix}{name}_{part}"] = sharded_as(values, getattr(self, f"{name}_{part}"))
+                state_dict[f"{prefix}{name}_{part}"] = shard_like(values, getattr(self, f"{name}_{part}"))
         missing: list[str] = []
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected_keys, error_msgs)
         missing_keys.extend(key for key in missing if key not in absent)
 
 
-class SplitLinear(Split):
-    """A fused `nn.Linear` (or transposed `Conv1D`) in two parts; its output has the fused order."""
+class SplitLinear(FusedSplit):
+    """A fused `nn.Linear` (or transposed `Conv1D`) in two parts; the output has the fused order."""
 
     weight_reservoir: nn.Parameter
     weight_rest: nn.Parameter
@@ -179,10 +179,10 @@ class SplitLinear(Split):
         return f"in_features={self.weight_rest.shape[1]}, out_features={rows}, bias={'bias' in self.fused_names}"
 
 
-class SplitMultiheadAttention(Split, nn.MultiheadAttention):
-    """`nn.MultiheadAttention` in two parts, through torch's own mode of separate q, k and v weights."""
+class SplitMultiheadAttention(FusedSplit, nn.MultiheadAttention):
+    """`nn.MultiheadAttention` in two parts, using torch's own mode of separate q, k and v weights."""
 
-    # torch reads these as attributes; in this mode it takes the three weights and the one bias
+    # In this mode, torch reads the three weights and the one bias as attributes.
     in_proj_weight = None  # type: ignore[assignment]
 
     @property
@@ -202,22 +202,22 @@ class SplitMultiheadAttention(Split, nn.MultiheadAttention):
         return self._third(2)
 
     def _third(self, index: int) -> Tensor:
-        part, place = self.part_at("in_proj_weight", index * self.embed_dim)
-        return part[place : place + self.embed_dim]
+        part, start = self.part_at("in_proj_weight", index * self.embed_dim)
+        return part[start : start + self.embed_dim]
 
 
 @dataclass(frozen=True)
 class Unsplit:
-    """What a module was before it was split, for `join_`."""
+    """The state of a module before it was split, for `join_`."""
 
     module: nn.Module
     cls: type[nn.Module]
     parameters: dict[str, nn.Parameter | None]
-    attributes: dict[str, Any]
+    attributes: dict[str, object]
 
 
 def split_(module: nn.Module, plan: RowPlan, *, transposed: bool) -> Unsplit:
-    """Turn a fused projection into a `Split`, in place. Every part starts with the fused tensor's `requires_grad`."""
+    """Turn a fused projection into a `FusedSplit`, in place. Both parts inherit the fused tensor's `requires_grad`."""
     attention = isinstance(module, nn.MultiheadAttention)
     names = ("in_proj_weight", "in_proj_bias") if attention else ("weight", "bias")
     before = Unsplit(module, type(module), dict(module._parameters), {})
@@ -226,15 +226,15 @@ def split_(module: nn.Module, plan: RowPlan, *, transposed: bool) -> Unsplit:
     for name in fused_names:
         tensor = before.parameters[name].detach()  # type: ignore[union-attr]
         parts[name] = plan.parts(tensor.mT if transposed and tensor.ndim == 2 else tensor)
-    # nothing can fail from here on
+    # Nothing can fail from here on.
     for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight", *names):
         module._parameters.pop(name, None)
     if attention:
         before.attributes["_qkv_same_embed_dim"] = module._qkv_same_embed_dim
-        # The module's own and not the class's: torch fills it in where a copied module has none.
+        # On the instance, not on the class: torch sets it on a copied module that has none.
         module._qkv_same_embed_dim = False  # type: ignore[assignment]
     module.__class__ = SplitMultiheadAttention if attention else SplitLinear
-    assert isinstance(module, Split)
+    assert isinstance(module, FusedSplit)
     module.plan = plan
     module.transposed = transposed
     module.fused_names = fused_names
@@ -243,15 +243,15 @@ def split_(module: nn.Module, plan: RowPlan, *, transposed: bool) -> Unsplit:
         assert parameter is not None
         module.register_parameter(f"{name}_reservoir", nn.Parameter(reservoir, parameter.requires_grad))
         module.register_parameter(f"{name}_rest", nn.Parameter(rest, parameter.requires_grad))
-        parameter.data = parameter.new_empty(0)  # the parts hold the weights now; the object waits for `join_`
+        parameter.data = parameter.new_empty(0)  # the parts hold the weights now; `join_` reuses the object
     return before
 
 
 @torch.no_grad()
 def join_(before: Unsplit) -> None:
-    """Make a split module what it was, with the weights it has now."""
+    """Restore a split module to its original class, with its current weights."""
     module = before.module
-    assert isinstance(module, Split)
+    assert isinstance(module, FusedSplit)
     fused = {name: module.fused(name) for name in module.fused_names}
     now = dict(module._parameters)
     for attribute in ("plan", "transposed", "fused_names"):

@@ -8,21 +8,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from oelm.errors import OelmError, StudyError
+from oelm.errors import OelmError, StudyError, require
+from oelm.format import format_columns, format_duration
 from oelm.launch.tuning import best_point
-from oelm.records.standing import status_of
-from oelm.records.store import FINISHED, RUNS, Status
-from oelm.study.plan import Cell, cells, differences, resolve, tuning_cells
-from oelm.study.study import Study, Value, shown_changes
-from oelm.table import aligned
-from oelm.times import duration
-from oelm.train.watch import Watch
+from oelm.runs.layout import FINISHED, RUNS, Status
+from oelm.runs.status import read_state, read_status
+from oelm.study.cells import Cell, compared_cells, differences, resolve_cell, tuning_cells
+from oelm.study.study import Study, Value, format_overrides
+from oelm.train.progress import Progress
 
 _MEASURED_STEPS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class CostEstimate:
     steps: int
     """Of a cell."""
     step_seconds: float
@@ -40,9 +39,11 @@ class Plan:
     cells: list[tuple[Cell, Status | Literal["changed"]]]
     """In the order they run, those of the tuning first. A changed one was made with another study, and is refused."""
     differences: dict[str, dict[str, Value]]
-    estimate: Estimate | None
+    estimate: CostEstimate | None
     not_estimated: str | None
     """Why there is no estimate."""
+    devices: dict[str, str]
+    """By cell, what it was trained on, or would be trained on here."""
 
     @property
     def missing(self) -> list[Cell]:
@@ -52,7 +53,14 @@ class Plan:
         return {
             "study": self.study.name,
             "cells": [
-                {"cell": str(cell), "arm": cell.arm, "seed": cell.seed, "tuning": bool(cell.point), "status": status}
+                {
+                    "cell": str(cell),
+                    "arm": cell.arm,
+                    "seed": cell.seed,
+                    "tuning": bool(cell.point),
+                    "status": status,
+                    "device": self.devices[str(cell)],
+                }
                 for cell, status in self.cells
             ],
             "differences": self.differences,
@@ -61,21 +69,21 @@ class Plan:
         }
 
     def __str__(self) -> str:
-        return "\n".join(_shown(self))
+        return "\n".join(_format(self))
 
 
-def plan(study: Study, *, out: str | Path = RUNS, measure: bool = True, watch: Watch | None = None) -> Plan:
-    """What `compare` would run. With `measure`, a few steps are done (and thrown away) to tell how long it takes."""
+def plan(study: Study, *, out: str | Path = RUNS, measure: bool = True, progress: Progress | None = None) -> Plan:
+    """What `oelm run` would do. With `measure`, a few steps are done (and thrown away) to tell how long it takes."""
     folder = Path(out) / study.name
-    ordered = [*tuning_cells(study), *cells(study)]
-    estimate: Estimate | None = None
+    ordered = [*tuning_cells(study), *compared_cells(study)]
+    estimate: CostEstimate | None = None
     why: str | None = "leave out --no-measure for it, and for the counts"
     if measure:
         try:
-            estimate, why = _measured(study, folder, watch or Watch()), None
+            estimate, why = _measure(study, folder, progress or Progress()), None
         except OelmError as error:
             why = str(error)
-        except Exception as error:  # it does not keep a study from being shown
+        except Exception as error:  # the plan is printed all the same
             why = f"{type(error).__name__}: {error}"
     return Plan(
         study=study,
@@ -83,30 +91,43 @@ def plan(study: Study, *, out: str | Path = RUNS, measure: bool = True, watch: W
         differences=differences(study),
         estimate=estimate,
         not_estimated=why,
+        devices=_devices(study, ordered, folder),
     )
 
 
-def _status(study: Study, cell: Cell, folder: Path) -> Status | Literal["changed"]:
-    from oelm.train.checks import check_makings
+def _devices(study: Study, cells: list[Cell], folder: Path) -> dict[str, str]:
+    """By cell. A GPU that is there and cannot be used is an error, before anybody plans with the CPU's figures."""
+    from oelm.train.device import planned_device
 
-    status = status_of(folder / cell.folder)
-    if status == "waiting":
+    states = {cell: read_status(folder / cell.folder, study=study.name, cell=str(cell)) for cell in cells}
+    if all(state.device for state in states.values()):
+        return {str(cell): str(state.device) for cell, state in states.items()}
+    device = planned_device()
+    return {str(cell): state.device or device for cell, state in states.items()}
+
+
+def _status(study: Study, cell: Cell, folder: Path) -> Status | Literal["changed"]:
+    from oelm.train.preflight import check_spec_unchanged
+
+    status = read_state(folder / cell.folder)
+    if status == "pending":
         return status
     try:
         tuned = best_point(study, cell.arm, folder) if study.tune is not None and cell.point is None else None
-        check_makings(resolve(study, cell, tuned), folder)
+        check_spec_unchanged(resolve_cell(study, cell, tuned), folder)
     except StudyError:
         return "changed"
     return status
 
 
-def _measured(study: Study, folder: Path, watch: Watch) -> Estimate:
-    from oelm.heads.savings import saving
-    from oelm.train.cell import assembled
-    from oelm.train.preparation import model_for
-    from oelm.train.signals import Stop
+def _measure(study: Study, folder: Path, progress: Progress) -> CostEstimate:
+    require("lab", needed_by="it")
+    from oelm.heads.count import freezing_savings
+    from oelm.train.cell import build_loop
+    from oelm.train.preparation import build_cell_model
+    from oelm.train.signals import StopRequest
 
-    arm = study.compare.against
+    arm = study.compare.baseline
     cell = Cell(arm=arm, seed=study.seeds[0])
     point = None
     if study.tune is not None:
@@ -114,45 +135,45 @@ def _measured(study: Study, folder: Path, watch: Watch) -> Estimate:
             point = best_point(study, arm, folder)
         except OelmError:
             point = tuple((path, values[0]) for path, values in study.tune.grid.items())
-    resolved = resolve(study, cell, point)
-    with tempfile.TemporaryDirectory() as place:
-        loop = assembled(resolved, Path(place), watch, Stop())
+    resolved = resolve_cell(study, cell, point)
+    with tempfile.TemporaryDirectory() as scratch:
+        loop = build_loop(resolved, Path(scratch), progress, StopRequest())
         times = []
         for number in range(min(_MEASURED_STEPS, loop.total)):
-            watch.prepares("measuring a few steps", number, _MEASURED_STEPS)
+            progress.on_prepare("measuring a few steps", number, _MEASURED_STEPS)
             began = time.perf_counter()
             loop.step()
             times.append(time.perf_counter() - began)
     step = sum(times[1:] or times) / len(times[1:] or times)  # the first one warms up
     recipe, prepared = resolved.recipe, loop.prepared
     measurements = -(-loop.total // recipe.evaluate.every)
-    examples = len(prepared.select) * measurements + 2 * sum(len(split) for split in prepared.report.values())
+    examples = len(prepared.validation) * measurements + 2 * sum(len(split) for split in prepared.test.values())
     passes = examples / recipe.batch.size
     # A forward pass is about a third of a step.
     seconds = step * loop.total + passes * step / recipe.batch.accumulate / 3
-    model = model_for(recipe, prepared, seed=cell.seed)
+    model = build_cell_model(recipe, prepared, seed=cell.seed)
     total = loop.applied.counts.total
-    trainable = {name: total - saving(model, other.treatment).frozen for name, other in study.arms.items()}
-    return Estimate(
+    trainable = {name: total - freezing_savings(model, other.treatment).frozen for name, other in study.arms.items()}
+    return CostEstimate(
         steps=loop.total,
         step_seconds=step,
         cell_seconds=seconds,
         trainable=trainable,
         total=total,
-        sizes=prepared.facts["sizes"],
+        sizes=prepared.facts.sizes,
     )
 
 
-def _shown(plan: Plan) -> list[str]:
+def _format(plan: Plan) -> list[str]:
     study, estimate = plan.study, plan.estimate
-    primary = study.compare.primary
-    lines = [f"{study.name}: {primary.metric} against {study.compare.against}, {primary.better} is better"]
+    compare = study.compare
+    lines = [f"{study.name}: {compare.metric} against {study.compare.baseline}, {compare.direction} is better"]
     lines += [f"note: {note}" for note in study.notes]
     rows = [("arm", "trainable", "treatment")]
     for name, arm in study.arms.items():
         number = f"{estimate.trainable[name]:,}" if estimate else "?"
-        rows.append((name, number, f"{arm.treatment}{shown_changes(arm.changes)}"))
-    lines += ["", *aligned(rows, left=("arm", "treatment"))]
+        rows.append((name, number, f"{arm.treatment}{format_overrides(arm.overrides)}"))
+    lines += ["", *format_columns(rows, left=("arm", "treatment"))]
     lines += ["", "what differs between the arms (nothing else does)"]
     names = list(study.arms)
     table = [("", *names)]
@@ -160,26 +181,28 @@ def _shown(plan: Plan) -> list[str]:
         (path, *("-" if values[name] is None else str(values[name]) for name in names))
         for path, values in plan.differences.items()
     ]
-    lines += aligned(table, left=("", *names))
+    lines += format_columns(table, left=("", *names))
     lines += ["", "cells, in the order they run"]
-    lines += aligned(
-        [("cell", "status"), *((str(cell), status) for cell, status in plan.cells)], left=("cell", "status")
+    lines += format_columns(
+        [("cell", "status", "device"), *((str(cell), status, plan.devices[str(cell)]) for cell, status in plan.cells)],
+        left=("cell", "status", "device"),
     )
     lines.append("")
     changed = sum(status == "changed" for _, status in plan.cells)
     if changed:
         lines.append(
-            f"{changed} cells were made with another study: `compare` will say what changed, and needs another --out"
+            f"{changed} cells were made with another study: `oelm run` will say what changed, and needs another --out"
         )
     done = len(plan.cells) - len(plan.missing) - changed
     if estimate is None:
         lines.append(f"{len(plan.missing)} cells to run, {done} done; no estimate of the time: {plan.not_estimated}")
         return lines
     sizes = ", ".join(f"{name} {size:,}" for name, size in estimate.sizes.items())
+    seconds = len(plan.missing) * estimate.cell_seconds
     lines += [
         f"examples: {sizes}",
         f"a cell: {estimate.steps:,} steps of about {estimate.step_seconds:.2f} s, in all about "
-        f"{duration(estimate.cell_seconds)} on this machine",
-        f"{len(plan.missing)} cells to run, {done} done: about {duration(len(plan.missing) * estimate.cell_seconds)}",
+        f"{format_duration(estimate.cell_seconds)} on this machine",
+        f"{len(plan.missing)} cells to run, {done} done: about {format_duration(seconds)}",
     ]
     return lines

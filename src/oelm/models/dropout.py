@@ -1,7 +1,7 @@
-"""Dropout that does not wait for its random numbers.
+"""Fast dropout on CPUs.
 
-On a CPU, torch draws one uniform number after the other in double precision: a sixth of a step of a small GPT on two
-cores. Sixteen bits an element are enough, and four elements come with each draw.
+On a CPU, torch draws one uniform number per element in double precision: a sixth of a step of a small GPT on two
+cores. Sixteen bits per element are enough, and each 64-bit draw gives four.
 """
 
 import torch
@@ -12,30 +12,27 @@ _VALUES = 2**16
 
 
 class Dropout(nn.Dropout):
-    """torch's, and on a CPU the same distribution sooner."""
+    """`nn.Dropout`, with the same distribution but faster on a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return dropout(input, self.p) if self.training else input
+        return fast_dropout(input, self.p) if self.training else input
 
 
-def quicken_dropout_(model: nn.Module) -> None:
-    """Let the dropout layers of anyone's model be of this kind."""
+def use_fast_dropout_(model: nn.Module) -> None:
+    """Replace the class of every `nn.Dropout` of a model."""
     for module in model.modules():
         if type(module) is nn.Dropout and not module.inplace:
             module.__class__ = Dropout
 
 
-def dropout(given: Tensor, p: float) -> Tensor:
-    """`given` with a share p of its elements at 0 and the others larger, so that its mean stays.
-
-    On a CPU the share is rounded to 1/65536.
-    """
-    if given.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.dropout(given, p)
+def fast_dropout(input: Tensor, p: float) -> Tensor:
+    """`F.dropout`; on a CPU, p is rounded to 1/65536."""
+    if input.device.type != "cpu" or torch.compiler.is_compiling():
+        return F.dropout(input, p)
     dropped = round(p * _VALUES)
     if dropped in (0, _VALUES):
-        return given if dropped == 0 else torch.zeros_like(given)
-    size = given.numel()
+        return input if dropped == 0 else torch.zeros_like(input)
+    size = input.numel()
     bits = torch.empty(-(-size // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:size]
-    kept = (bits >= dropped - _VALUES // 2).view(given.shape)
-    return given * kept.to(given.dtype).mul_(_VALUES / (_VALUES - dropped))
+    kept = (bits >= dropped - _VALUES // 2).view(input.shape)
+    return input * kept.to(input.dtype).mul_(_VALUES / (_VALUES - dropped))

@@ -1,21 +1,22 @@
-"""A small GPT in one file, as a transformers model: language modelling and sequence classification.
+"""A small GPT in one file, as a transformers model: language modeling and sequence classification.
 
 Shapes in the comments: B batch, T tokens of this call, S tokens attended to (cached ones plus T), M width,
 H heads, D width of a head, F width of the feed-forward layer, V vocabulary, C classes.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+# First, because it raises if this transformers is too old for what follows.
+from oelm.models.gpt_config import PRESETS, OelmGPTConfig  # isort: skip
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     GenerationMixin,
-    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers import initialization as init
@@ -27,67 +28,15 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, slice_logits_to
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from oelm.errors import did_you_mean
-from oelm.models.dropout import Dropout
-from oelm.models.dropout import dropout as drop
+from oelm.models.dropout import Dropout, fast_dropout
 
-SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
-PRESETS: dict[str, dict[str, int]] = {
-    "mini-128": dict(zip(SIZES, (2, 128, 4, 512, 256), strict=True)),
-    "mini-256": dict(zip(SIZES, (4, 256, 8, 1024, 256), strict=True)),
-    "medium-512": dict(zip(SIZES, (6, 512, 8, 2048, 512), strict=True)),
-}
-POOLINGS = ("last", "mean")
-
-
-class OelmGPTConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
-    """Sizes and options of the model; the defaults are the preset `medium-512` with GPT-2's vocabulary."""
-
-    model_type = "oelm-gpt"
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
-    # transformers looks up the direction of attention under this name when it builds masks.
-    attribute_map: ClassVar[dict[str, str]] = {"is_causal": "causal"}
-
-    vocab_size: int = 50257
-    hidden_size: int = 512
-    num_hidden_layers: int = 6
-    num_attention_heads: int = 8
-    intermediate_size: int = 2048
-    max_position_embeddings: int = 512
-    causal: bool = True
-    pooling: str = "last"
-    dropout: float = 0.1
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-5
-    bos_token_id: int | None = 50256
-    eos_token_id: int | None = 50256
-    pad_token_id: int | None = None
-    tie_word_embeddings: bool = True
-    use_cache: bool = True
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
-        self.validate_architecture()
-
-    def validate_architecture(self) -> None:
-        """Raise a ValueError if no model can be built from these values."""
-        for name in ("vocab_size", *SIZES):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of {self.num_attention_heads} heads")
-        if self.pooling not in POOLINGS:
-            raise ValueError(f"pooling must be one of {', '.join(POOLINGS)}, got {self.pooling!r}")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
-
-    @classmethod
-    def preset(cls, name: str, **changes: Any) -> "OelmGPTConfig":
-        """The sizes listed in PRESETS under `name`, with `changes` on top."""
-        if name not in PRESETS:
-            known = ", ".join(PRESETS)
-            raise ValueError(f"unknown preset {name!r} (known presets: {known}){did_you_mean(name, PRESETS)}")
-        return cls(**{**PRESETS[name], **changes})
+__all__ = [
+    "PRESETS",
+    "OelmGPTConfig",
+    "OelmGPTForCausalLM",
+    "OelmGPTForSequenceClassification",
+    "OelmGPTModel",
+]
 
 
 def eager_attention(
@@ -102,8 +51,8 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attention in plain operations, which also returns the probabilities.
 
-    The mask is one of transformers' for this (to be added) or for torch's fused attention (true where to look, or none
-    where all that came before is looked at).
+    The mask is one of transformers' for eager attention (added to the scores) or for torch's fused attention (true
+    where attended to, or None for a plain causal mask).
     """
     scores = (query * scaling) @ key.transpose(2, 3)  # (B, H, T, S)
     if attention_mask is None and module.is_causal:
@@ -111,12 +60,12 @@ def eager_attention(
         attention_mask = torch.ones(lengths, dtype=torch.bool, device=scores.device).tril(lengths[1] - lengths[0])
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         # Half of the lowest number, so that adding a score cannot make it infinite.
-        unseen = torch.zeros_like(attention_mask, dtype=scores.dtype)
-        scores += unseen.masked_fill_(~attention_mask, torch.finfo(scores.dtype).min / 2)
+        masked = torch.zeros_like(attention_mask, dtype=scores.dtype)
+        scores += masked.masked_fill_(~attention_mask, torch.finfo(scores.dtype).min / 2)
     elif attention_mask is not None:
         scores = scores + attention_mask
     probabilities = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    attended = drop(probabilities, dropout) @ value  # (B, H, T, D)
+    attended = fast_dropout(probabilities, dropout) @ value  # (B, H, T, D)
     return attended.transpose(1, 2), probabilities  # (B, T, H, D)
 
 
@@ -153,7 +102,7 @@ class OelmGPTAttention(nn.Module):
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         dropout = self.attention_dropout if self.training else 0.0
         if dropout > 0 and query.device.type == "cpu" and self.config._attn_implementation == "sdpa":
-            attend = eager_attention  # torch has no fused attention with dropout for CPUs, and drops slowly
+            attend = eager_attention  # on CPUs torch has no fused attention with dropout, and its dropout is slow
         attended, probabilities = attend(
             self, query, key, value, attention_mask, scaling=self.head_dim**-0.5, dropout=dropout, **kwargs
         )  # (B, T, H, D), (B, H, T, S)
@@ -178,7 +127,7 @@ class OelmGPTFeedForward(nn.Module):
 
 
 class OelmGPTBlock(GradientCheckpointingLayer):
-    """Attention, then feed-forward, each on a normalised copy of the residual stream."""
+    """Attention, then feed-forward, each on a normalized copy of the residual stream."""
 
     def __init__(self, config: OelmGPTConfig, layer_idx: int) -> None:
         super().__init__()
@@ -195,7 +144,7 @@ class OelmGPTBlock(GradientCheckpointingLayer):
 
 
 class OelmGPTPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
-    """Initialisation and the capabilities declared to transformers."""
+    """Initialization and the capabilities declared to transformers."""
 
     config: OelmGPTConfig
     base_model_prefix = "model"
@@ -275,7 +224,7 @@ class OelmGPTModel(OelmGPTPreTrainedModel):  # type: ignore[no-untyped-call]
 
 
 class OelmGPTForCausalLM(OelmGPTPreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
-    """The model with a language modelling head, tied to the token embedding."""
+    """The model with a language modeling head, tied to the token embedding."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
 
@@ -300,7 +249,7 @@ class OelmGPTForCausalLM(OelmGPTPreTrainedModel, GenerationMixin):  # type: igno
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits and, with `labels` (the input tokens, -100 where they do not count), the next-token loss."""
+        """Logits and, with `labels` (the input tokens, -100 where ignored), the next-token loss."""
         outputs = self.model(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache=use_cache, **kwargs
         )
@@ -336,8 +285,8 @@ class OelmGPTForSequenceClassification(OelmGPTPreTrainedModel):  # type: ignore[
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """Class logits and, with `labels`, their cross-entropy; padding is what `attention_mask` says."""
-        kwargs["use_cache"] = False  # nothing ever continues a classified sequence
+        """Class logits and, with `labels`, their cross-entropy; `attention_mask` marks padding."""
+        kwargs["use_cache"] = False  # a classified sequence is never continued
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
         valid = self._valid_tokens(outputs.last_hidden_state, input_ids, attention_mask)
         logits = self.classifier(self._pool(outputs.last_hidden_state, valid))  # (B, C)
@@ -363,7 +312,6 @@ class OelmGPTForSequenceClassification(OelmGPTPreTrainedModel):  # type: ignore[
         return hidden_states[rows, (valid * positions).argmax(dim=1)]  # (B, M)
 
 
-AutoConfig.register(OelmGPTConfig.model_type, OelmGPTConfig, exist_ok=True)
 AutoModel.register(OelmGPTConfig, OelmGPTModel, exist_ok=True)
 AutoModelForCausalLM.register(OelmGPTConfig, OelmGPTForCausalLM, exist_ok=True)
 AutoModelForSequenceClassification.register(OelmGPTConfig, OelmGPTForSequenceClassification, exist_ok=True)

@@ -9,9 +9,6 @@ from typing import Literal
 Rule = Literal["below", "above", "within"]
 Form = Literal["value", "difference", "ratio"]
 
-# Beside the metrics of the task, these are in every record.
-MEASURED = ("trainable", "frozen", "total", "step_seconds", "training_seconds", "peak_memory")
-
 _TERM = r"(\w+)\(([^()]+)\)"
 _ESTIMAND = re.compile(rf"{_TERM}(?:\s*([-/])\s*{_TERM})?")
 

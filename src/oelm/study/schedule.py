@@ -2,10 +2,10 @@
 
 import math
 
-from oelm.study.recipe import Schedule
+from oelm.study.schema import ScheduleConfig
 
 
-def lr_at(step: int, *, total: int, peak: float, schedule: Schedule) -> float:
+def lr_at(step: int, *, total: int, peak: float, schedule: ScheduleConfig) -> float:
     """The learning rate of step `step` (from 0) of `total`: a pure function, so there is no state to lose."""
     warmup = round(schedule.warmup if schedule.warmup >= 1 else schedule.warmup * total)
     if step < warmup:

@@ -1,10 +1,11 @@
 """Study: a question as data: one recipe, the arms that are compared, the seeds. Its product is cells."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
+from oelm.metrics import Direction, find_metric
 from oelm.study.hypothesis import Hypothesis
-from oelm.study.recipe import Recipe
+from oelm.study.schema import Recipe
 from oelm.treatment import Treatment
 
 Value = bool | int | float | str | None
@@ -14,39 +15,36 @@ Value = bool | int | float | str | None
 class Arm:
     name: str
     treatment: Treatment
-    changes: dict[str, Value]
+    overrides: dict[str, Value]
     """Where it departs from the recipe, by dotted path: shown wherever the arm is shown."""
 
     def __str__(self) -> str:
-        return f"{self.treatment}{shown_changes(self.changes)}"
+        return f"{self.treatment}{format_overrides(self.overrides)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tune:
-    """One grid for every arm, on seeds of its own; every arm takes what did best on the selection split."""
+    """One grid for every arm, on seeds of its own; every arm takes what did best on the validation split."""
 
     grid: dict[str, tuple[Value, ...]]
     seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Primary:
-    """The one measurement a study is about."""
+class Compare:
+    """What a study compares: every arm with the baseline, on one metric."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
 
+    baseline: str
+    """The arm that the others are compared with."""
     metric: str
-    better: Literal["higher", "lower"]
-    smallest_interesting: float | None = None
-    """A difference below this would not matter, even if it were certain."""
+    min_effect: float | None = None
+    """The smallest effect of interest: a smaller difference would not matter, even if it were certain."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Compare:
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
-
-    against: str
-    primary: Primary
+    @property
+    def direction(self) -> Direction:
+        return find_metric(self.metric).direction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +56,8 @@ class Study:
     seeds: tuple[int, ...]
     compare: Compare
     tune: Tune | None = None
+    plugins: tuple[str, ...] = ()
+    """Modules that register the tasks, metrics, optimizers and layouts it names."""
     notes: tuple[str, ...] = ()
     """Said wherever the study is shown: known faults of a protocol, above all."""
     hypotheses: tuple[Hypothesis, ...] = ()
@@ -69,9 +69,10 @@ class Study:
         return {
             "study": self.name,
             "version": self.version,
+            "plugins": self.plugins,
             "notes": self.notes,
             "recipe": asdict(self.recipe),
-            "arms": {arm.name: {**arm.treatment.to_dict(), "changes": arm.changes} for arm in self.arms.values()},
+            "arms": {arm.name: {**arm.treatment.to_dict(), "overrides": arm.overrides} for arm in self.arms.values()},
             "tune": tune,
             "seeds": self.seeds,
             "compare": asdict(self.compare),
@@ -79,5 +80,5 @@ class Study:
         }
 
 
-def shown_changes(changes: dict[str, Value]) -> str:
-    return f" [changes: {', '.join(f'{path} = {value}' for path, value in changes.items())}]" if changes else ""
+def format_overrides(overrides: dict[str, Value]) -> str:
+    return f" [overrides: {', '.join(f'{path} = {value}' for path, value in overrides.items())}]" if overrides else ""

@@ -24,7 +24,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, str | int | float | bool | None):
                 raise yaml.constructor.ConstructorError(None, None, "a key must be a plain value", key_node.start_mark)
             if key in keys:
-                raise yaml.constructor.ConstructorError(None, None, f"'{key}' is said twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key '{key}'", key_node.start_mark)
             keys.add(key)
         return super().construct_mapping(node, deep)
 
@@ -64,7 +64,7 @@ def _check(data: Any, where: str) -> None:
         elif isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
             raise StudyError(f"{where} has text that is not Unicode", why=f"half of a pair of surrogates in {value!r}")
         elif isinstance(value, int) and value.bit_length() > 64:
-            raise StudyError(f"{where} has a whole number of more than 64 bits")
+            raise StudyError(f"{where} has an integer of more than 64 bits")
 
 
 def read(path: Path) -> Any:

@@ -9,93 +9,95 @@ import signal
 import time
 import traceback
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oelm.errors import AuditFailed, CellError, OelmError, Stopped
-from oelm.records.lease import Lease, holder_of, holding, sweep
-from oelm.records.provenance import forget_peak_memory, peak_memory, provenance
-from oelm.records.record import Record, read_record, write_record
-from oelm.records.store import CHECKPOINTS, FINISHED, LOG, MAKINGS, RECORD, STEPS, read_json
-from oelm.study.plan import Resolved
-from oelm.study.recipe import Recipe
-from oelm.train.checks import check_data, check_files, check_makings
-from oelm.train.lines import logged
-from oelm.train.watch import Watch
+from oelm.runs.layout import CELL_SPEC, CHECKPOINTS, FINISHED, LOG, RECORD, STEPS, read_json
+from oelm.runs.lease import Lease, acquire, holder_of, remove_stale
+from oelm.runs.provenance import collect_provenance, peak_memory, reset_peak_memory
+from oelm.runs.record import Record, read_record, write_record
+from oelm.study.cells import CellSpec
+from oelm.study.schema import Recipe
+from oelm.train.preflight import check_data, check_files_unchanged, check_spec_unchanged
+from oelm.train.process import avoid_spinning, keep_memory
+from oelm.train.progress import Progress, log_to_file
 
 if TYPE_CHECKING:
+    from oelm.train.distributed import ProcessGroup
     from oelm.train.loop import Loop
-    from oelm.train.ranks import Ranks
-    from oelm.train.signals import Stop
+    from oelm.train.signals import StopRequest
 
 _LR_ROWS = 200
 
 
-def run(resolved: Resolved, *, root: Path, watch: Watch) -> Record:
+def train_cell(resolved: CellSpec, *, root: Path, progress: Progress) -> Record:
     """Bring a cell to its end and return its record; one that is finished is only read.
 
     `root` is the folder of the study. Several processes that were started together do it together.
     """
-    from oelm.train.ranks import joined
+    avoid_spinning()  # before torch is imported
+    from oelm.train.distributed import init_distributed
 
     folder = root / resolved.cell.folder
-    check_makings(resolved, root)
+    check_spec_unchanged(resolved, root)
     record = read_record(folder)
     if record is not None and record.status in FINISHED:
-        check_files(resolved, root, record)
+        check_files_unchanged(resolved, root, record)
         checkpoints = folder / CHECKPOINTS
         with suppress(OelmError):  # it is not for whoever only reads to complain
             if holder_of(folder) is not None or (record.status == "done" and checkpoints.exists()):
-                with holding(folder) as own:  # killed between its record and its end
+                with acquire(folder) as own:  # killed between its record and its end
                     if record.status == "done":
                         own.remove(checkpoints)
-        sweep(folder)
+        remove_stale(folder)
         return record
-    with joined() as ranks, ExitStack() as stack:
+    with init_distributed() as group, ExitStack() as stack:
         lease, problem = None, None
-        if ranks.leads:
+        if group.is_main:
             try:
-                lease = stack.enter_context(holding(folder))
+                lease = stack.enter_context(acquire(folder))
             except OelmError as error:
                 problem = error
-        if ranks.any(problem is not None):
+        if group.any(problem is not None):
             raise problem or CellError(f"the first process could not begin {resolved.cell}", hint="see what it says")
         record = read_record(folder)  # another process may have come to the end of it just now
-        if ranks.any(record is not None and record.status in FINISHED):
+        if group.any(record is not None and record.status in FINISHED):
             assert record is not None
             return record
         if record is not None and lease is not None:
             # It failed; what it said is kept, and it is tried again from its last checkpoint.
             lease.rename(RECORD, f"failed-{time.strftime('%Y%m%d-%H%M%S')}.json")
         if lease is None:
-            return _run(resolved, root, None, Watch(), ranks)
-        with logged(watch, folder / LOG) as watch:
-            return _run(resolved, root, lease, watch, ranks)
+            return _train_cell(resolved, root, None, Progress(), group)
+        with log_to_file(progress, folder / LOG) as progress:
+            return _train_cell(resolved, root, lease, progress, group)
 
 
-def _run(resolved: Resolved, root: Path, lease: Lease | None, watch: Watch, ranks: Ranks) -> Record:
+def _train_cell(resolved: CellSpec, root: Path, lease: Lease | None, progress: Progress, group: ProcessGroup) -> Record:
+    from oelm.train.evaluate import evaluate_final
     from oelm.train.loop import Diverged
-    from oelm.train.report import report
-    from oelm.train.signals import listening
+    from oelm.train.signals import catch_signals
 
     folder = root / resolved.cell.folder
-    forget_peak_memory()
+    reset_peak_memory()
     loop: Loop | None = None
     status, error = "done", None
     heads: dict[str, Any] = {}
-    with listening() as stop:
+    with catch_signals() as stop:
         if lease is not None:
-            lease.asked_to_stop = stop.ask_from_outside
+            lease.on_stop_request = stop.ask_from_outside
         try:
-            loop = assembled(resolved, root, watch, stop, lease=lease, ranks=ranks)
-            watch.begins(resolved.cell, step=loop.state.step, total=loop.total)
+            loop = build_loop(resolved, root, progress, stop, lease=lease, group=group)
+            progress.on_cell_start(resolved.cell, step=loop.state.step, total=loop.total)
             if resolved.recipe.trackers:
                 named = {"arm": resolved.arm.name, "seed": resolved.cell.seed}
                 loop.accelerator.init_trackers(resolved.study.name, config=named)
             stop.at_once = False
             loop.run()
             heads = {"final": loop.heads()}
-            reported = report(loop)
+            reported = evaluate_final(loop)
         except Diverged as happened:
             status, error = "diverged", {"what": str(happened), "traceback": None}
         except AuditFailed as happened:
@@ -111,7 +113,7 @@ def _run(resolved: Resolved, root: Path, lease: Lease | None, watch: Watch, rank
             status, error = "failed", {"what": what, "traceback": traceback.format_exc()}
         finally:
             if lease is not None:
-                lease.asked_to_stop = None
+                lease.on_stop_request = None
             if loop is not None:
                 loop.close_log()
         if error is not None:
@@ -123,8 +125,8 @@ def _run(resolved: Resolved, root: Path, lease: Lease | None, watch: Watch, rank
         tracker.finish()  # not by `end_training`, which parts the processes while others still ask for something
     if lease is not None and record.status == "done":
         lease.remove(folder / CHECKPOINTS)
-    watch.ends(resolved.cell, status=status)
-    if status == "failed" and ranks.number > 1:  # the others may wait for this process in the middle of a step
+    progress.on_cell_end(resolved.cell, status=status)
+    if status == "failed" and group.world_size > 1:  # the others may wait for this process in the middle of a step
         assert error is not None
         raise CellError(f"{resolved.cell} failed", why=error["what"])
     if stop.signal is not None:  # it came too late for this cell, and in time for the next
@@ -132,39 +134,39 @@ def _run(resolved: Resolved, root: Path, lease: Lease | None, watch: Watch, rank
     return record
 
 
-def assembled(
-    resolved: Resolved,
+def build_loop(
+    resolved: CellSpec,
     root: Path,
-    watch: Watch,
-    stop: Stop,
+    progress: Progress,
+    stop: StopRequest,
     *,
     lease: Lease | None = None,
-    ranks: Ranks | None = None,
+    group: ProcessGroup | None = None,
 ) -> Loop:
     """The loop of a cell, restored from its last checkpoint if it has one. Without a lease it writes nothing."""
     from oelm.heads.apply import apply
-    from oelm.train.allocation import keep_memory
     from oelm.train.checkpoint import latest_checkpoint
+    from oelm.train.device import describe_device
+    from oelm.train.distributed import SINGLE_PROCESS
     from oelm.train.loop import Loop
-    from oelm.train.preparation import model_for, prepared_for
-    from oelm.train.ranks import ALONE
+    from oelm.train.preparation import build_cell_model, load_data
 
-    ranks = ranks or ALONE
+    group = group or SINGLE_PROCESS
     keep_memory()
     folder = root / resolved.cell.folder
     recipe, seed = resolved.recipe, resolved.cell.seed
-    if recipe.precision == "bf16" and not computes_bf16():
-        watch.says(
+    if recipe.precision == "bf16" and not supports_bf16():
+        progress.on_message(
             "this CPU has no instructions for bf16, which is many times slower here than fp32: "
             "--set recipe.precision=fp32"
         )
-    with ranks.first_the_first():  # the others find the tokens made
-        prepared = prepared_for(recipe, watch)
+    with group.main_process_first():  # the others find the tokens made
+        prepared = load_data(recipe, progress)
     check_data(resolved, root, prepared)
     accelerator = _accelerator(recipe, folder)
-    model = model_for(recipe, prepared, seed=seed)
+    model = build_cell_model(recipe, prepared, seed=seed)
     weights = _hash_of(model)
-    if not ranks.are_same(weights):
+    if not group.all_equal(weights):
         raise CellError(
             "the processes have drawn different weights",
             why="their machines, or the versions of their libraries, differ",
@@ -178,26 +180,31 @@ def assembled(
         accelerator=accelerator,
         folder=folder,
         lease=lease,
-        watch=watch,
+        progress=progress,
         stop=stop,
-        ranks=ranks,
+        group=group,
     )
-    facts = {"weights": weights, "steps": loop.total, "padding": round(loop.padding(), 4)}
+    facts = {
+        "weights": weights,
+        "steps": loop.total,
+        "padding": round(loop.padding(), 4),
+        "device": describe_device(),
+    }
     heads = {"start": loop.heads()}
     if lease is not None:
-        makings = {**resolved.to_dict(), "data": prepared.facts, "start": facts, "heads": heads}
-        lease.write_json(MAKINGS, makings)
-    with ranks.first_the_first():  # the others find damaged ones put aside
-        checkpoint = latest_checkpoint(folder / CHECKPOINTS, told=watch.says)
+        content = {**resolved.to_dict(), "data": asdict(prepared.facts), "start": facts, "heads": heads}
+        lease.write_json(CELL_SPEC, content)
+    with group.main_process_first():  # the others find damaged ones put aside
+        checkpoint = latest_checkpoint(folder / CHECKPOINTS, log=progress.on_message)
     if checkpoint is not None:
         loop.restore(checkpoint)
-        watch.says(f"{resolved.cell} goes on from step {checkpoint.step} of {loop.total}")
+        progress.on_message(f"{resolved.cell} goes on from step {checkpoint.step} of {loop.total}")
     loop.open_log()
-    loop.state.starts.append({"step": loop.state.step, **_briefly(provenance()), "processes": ranks.number})
+    loop.state.starts.append({"step": loop.state.step, **_briefly(collect_provenance()), "processes": group.world_size})
     return loop
 
 
-def computes_bf16() -> bool:
+def supports_bf16() -> bool:
     """Whether this machine has arithmetic in bf16, and not only a slow imitation of it."""
     import torch
 
@@ -244,35 +251,35 @@ def _briefly(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _record(
-    resolved: Resolved,
+    resolved: CellSpec,
     folder: Path,
     loop: Any,
     status: Any,
-    report: dict[str, Any],
+    evaluate_final: dict[str, Any],
     heads: dict[str, Any],
     error: dict[str, Any] | None,
 ) -> Record:
-    makings = read_json(folder / MAKINGS) or {}
+    content = read_json(folder / CELL_SPEC) or {}
     state = loop.state if loop is not None else None
     return Record(
         status=status,
-        made_with=resolved.to_dict(),
-        start={**makings.get("start", {}), "batches": state.batches if state else None},
-        data=makings.get("data") or {},
+        spec=resolved.to_dict(),
+        start={**content.get("start", {}), "batches": state.batches if state else None},
+        data=content.get("data") or {},
         counts=loop.applied.counts.to_dict() if loop is not None else {},
         evaluations=state.evaluations if state else [],
-        report=report,
+        report=evaluate_final,
         lr=_lr_rows(folder),
         seconds=dict(loop.clock.seconds) if loop is not None else {},
         peak_memory=peak_memory(),
         audits=state.audits if state else [],
         provenance={
-            **provenance(),
+            **collect_provenance(),
             "seed": resolved.cell.seed,
             "starts": state.starts if state else [],
             "processes": loop.processes() if loop is not None else None,
         },
-        heads={**makings.get("heads", {}), **heads},
+        heads={**content.get("heads", {}), **heads},
         error=error,
     )
 

@@ -1,7 +1,7 @@
-"""Checkpoint: everything a cell needs to go on as if it had never stopped.
+"""Checkpoint: everything a cell needs to resume as if it had never stopped.
 
 A checkpoint is a folder `step-000500` with safetensors files and `state.json`, which has their checksums. It appears
-whole or not at all, and the last two are kept: a damaged one falls back to the one before.
+complete or not at all, and the last two are kept: a damaged one falls back to the one before.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from oelm.heads.whole import is_sharded, sharded_as, whole
-from oelm.records.lease import Lease
-from oelm.records.store import CHECKPOINTS, no_room, writing
+from oelm.errors import CellError
+from oelm.heads.sharded import full_tensor, is_sharded, shard_like
+from oelm.runs.layout import CHECKPOINTS, disk_full, writing
+from oelm.runs.lease import Lease
 
 KEPT = 2
 _STATE = "state.json"
@@ -58,7 +59,7 @@ def save_checkpoint(
     """Write a checkpoint. What is in `same` has not changed since the last one, and is linked from there."""
     folder = lease.folder / CHECKPOINTS
     name = f"step-{step:07d}"
-    partial = lease.place / f"new-{name}"
+    partial = lease.staging / f"new-{name}"
     before = _folders(folder)[:1]
     try:
         with writing(folder):
@@ -71,9 +72,9 @@ def save_checkpoint(
                     _save(values, file)
                 sums[part] = _checksum(file)
             text = json.dumps({"step": step, "sha256": sums, "state": state})
-            whole = {"state_sha256": hashlib.sha256(text.encode()).hexdigest(), "content": text}
-            _write(partial / _STATE, json.dumps(whole))
-            lease.move_in(partial, f"{CHECKPOINTS}/{name}")
+            full_tensor = {"state_sha256": hashlib.sha256(text.encode()).hexdigest(), "content": text}
+            _write(partial / _STATE, json.dumps(full_tensor))
+            lease.publish(partial, f"{CHECKPOINTS}/{name}")
             _sync(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -83,8 +84,8 @@ def save_checkpoint(
         lease.remove(old)
 
 
-def latest_checkpoint(folder: Path, *, told: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is whole. Damaged ones are put aside, and `told` hears of it."""
+def latest_checkpoint(folder: Path, *, log: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint that is complete. Damaged ones are renamed, and `log` gets a line."""
     for path in _folders(folder):
         try:
             return _load(path)
@@ -92,14 +93,14 @@ def latest_checkpoint(folder: Path, *, told: Callable[[str], None]) -> Checkpoin
             aside = path.with_name(f"damaged-{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
             path.rename(aside)
-            told(f"checkpoint {path.name} is damaged ({str(error)[:120]}); falling back to the one before")
+            log(f"checkpoint {path.name} is damaged ({str(error)[:120]}); falling back to the one before")
     return None
 
 
 def _content(path: Path) -> dict[str, Any]:
-    whole = json.loads((path / _STATE).read_text(encoding="utf-8"))
-    text = whole["content"]
-    if hashlib.sha256(text.encode()).hexdigest() != whole["state_sha256"]:
+    full_tensor = json.loads((path / _STATE).read_text(encoding="utf-8"))
+    text = full_tensor["content"]
+    if hashlib.sha256(text.encode()).hexdigest() != full_tensor["state_sha256"]:
         raise ValueError(f"the checksum of {_STATE} does not agree")
     content: dict[str, Any] = json.loads(text)
     return content
@@ -131,7 +132,7 @@ def _save(values: dict[str, Tensor], file: Path) -> None:
         save_file(values, file)
     except SafetensorError as error:
         if "os error 28" in str(error) or "os error 27" in str(error) or "os error 122" in str(error):
-            raise no_room(file.parent.parent) from error
+            raise disk_full(file.parent.parent) from error
         raise
     with file.open("rb+") as handle:
         os.fsync(handle.fileno())
@@ -169,7 +170,7 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-# What several processes keep shards of is whole in what follows: they all call it, and the first one writes it.
+# What follows gathers what several processes keep shards of: they all call it, and the main one writes it.
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -179,13 +180,13 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     for name, tensor in model.state_dict(keep_vars=True).items():
         if _place(tensor) not in seen or tensor.numel() == 0:
             seen.add(_place(tensor))
-            copy[name] = whole(tensor).detach().to("cpu", copy=True).contiguous()
+            copy[name] = full_tensor(tensor).detach().to("cpu", copy=True).contiguous()
     return copy
 
 
 def load_weights_(model: nn.Module, weights: dict[str, Tensor]) -> None:
     own = model.state_dict(keep_vars=True)
-    mine = {name: sharded_as(tensor, own[name]) if name in own else tensor for name, tensor in weights.items()}
+    mine = {name: shard_like(tensor, own[name]) if name in own else tensor for name, tensor in weights.items()}
     missing, unexpected = model.load_state_dict(mine, strict=False)
     loaded = {_place(own[name]) for name in weights if name in own}
     lost = [name for name in missing if _place(own[name]) not in loaded]  # tied ones came under another name
@@ -203,18 +204,55 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, *, kee
     tensors = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            all_of_it = whole(value)
+            if not isinstance(value, Tensor):
+                tensors[f"{name}|{key}|{type(value).__name__}"] = _as_tensor(value, key, optimizer)
+                continue
+            all_of_it = full_tensor(value)
             if keep:
                 tensors[f"{name}|{key}"] = all_of_it.detach().to("cpu", copy=True).contiguous()
     return tensors
 
 
+# Numbers that an optimizer keeps in plain Python are of their own type again when they are read.
+_NUMBERS: dict[str, tuple[type, torch.dtype]] = {
+    "bool": (bool, torch.bool),
+    "int": (int, torch.int64),
+    "float": (float, torch.float64),
+    "NoneType": (type(None), torch.bool),
+}
+
+
+def _as_tensor(value: Any, key: str, optimizer: torch.optim.Optimizer) -> Tensor:
+    kind = type(value).__name__
+    if kind not in _NUMBERS:
+        raise CellError(
+            f"the state of {type(optimizer).__name__} cannot be written into a checkpoint",
+            why=f"'{key}' of a parameter is {kind}, not a tensor or a number",
+        )
+    return torch.tensor(False if value is None else value, dtype=_NUMBERS[kind][1])
+
+
+def group_values(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The numbers in the groups of an optimizer: some keep what they have learned there."""
+    return [{k: v for k, v in group.items() if type(v) in (int, float)} for group in optimizer.param_groups]
+
+
 def load_optimizer_(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     parameters = dict(model.named_parameters())
+    fused = {p for group in optimizer.param_groups if group.get("fused") for p in group["params"]}
     optimizer.state.clear()
     for name, value in tensors.items():
-        parameter, key = name.split("|")
+        parameter, key, *kind = name.split("|")
         owner = parameters[parameter]
-        # Adam counts its steps in a tensor of its own; fused kernels want it on the device.
-        value = value.to(owner.device)
-        optimizer.state[owner][key] = sharded_as(value, owner) if value.ndim else value
+        if kind:
+            optimizer.state[owner][key] = None if kind == ["NoneType"] else _NUMBERS[kind[0]][0](value.item())
+            continue
+        # Adam counts its steps in a tensor of its own; fused kernels want it on the device, others on the CPU.
+        if key != "step" or owner in fused:
+            value = value.to(owner.device)
+        optimizer.state[owner][key] = shard_like(value, owner) if value.ndim else value
+
+
+def load_group_values_(optimizer: torch.optim.Optimizer, values: list[dict[str, Any]]) -> None:
+    for group, numbers in zip(optimizer.param_groups, values, strict=True):
+        group.update(numbers)

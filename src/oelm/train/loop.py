@@ -11,7 +11,8 @@ import math
 import os
 import signal
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -22,51 +23,60 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from oelm.data.batches import Order, Rows, collate
-from oelm.data.tokens import Prepared, Split
+from oelm.data.batches import BatchSampler, Rows, collate
+from oelm.data.tokenize import Split, TokenizedTask
 from oelm.errors import CellError, Stopped
 from oelm.heads.applied import Applied
 from oelm.heads.attention import measure_heads
-from oelm.records.lease import Lease
-from oelm.records.store import STEPS, writing
+from oelm.runs.layout import STEPS, writing
+from oelm.runs.lease import Lease
 from oelm.seeds import seed_for
-from oelm.study.plan import Resolved
+from oelm.study.cells import CellSpec
 from oelm.study.schedule import lr_at
 from oelm.train.checkpoint import (
     Checkpoint,
+    group_values,
+    load_group_values_,
     load_optimizer_,
     load_weights_,
     optimizer_tensors,
     save_checkpoint,
     weights_of,
 )
-from oelm.train.clock import Clock
-from oelm.train.evaluate import Measured, evaluate
+from oelm.train.distributed import (
+    SINGLE_PROCESS,
+    ProcessGroup,
+    allreduce_bytes,
+    ddp_ignore_frozen,
+    local_bytes,
+    no_sync,
+    shard_,
+)
+from oelm.train.evaluate import Evaluation, evaluate
 from oelm.train.objective import Objective
 from oelm.train.optim import make_optimizer
-from oelm.train.ranks import ALONE, Ranks, spare_frozen, traffic
-from oelm.train.shards import held, not_adding_up, shard_
-from oelm.train.signals import Stop
-from oelm.train.watch import Watch
+from oelm.train.progress import Progress
+from oelm.train.signals import StopRequest
 
+PHASES = ("training", "evaluation", "data", "checkpoints")
 _LOOKED_AT = 200  # steps
 _FLUSH = 10  # steps between two looks at the loss: each look makes a GPU wait
 _HEADS_ROWS, _HEADS_TOKENS = 8, 128  # examples, and tokens of each, on which attention is measured
 
 
 class Diverged(Exception):
-    """The loss is no number any more."""
+    """The loss is not finite."""
 
 
 @dataclass
-class State:
+class TrainState:
     """What a cell has been through so far; all of it is in every checkpoint."""
 
     step: int = 0
     batches: str = ""
     """SHA-256 chained over the examples of every step."""
     evaluations: list[dict[str, Any]] = field(default_factory=list)
-    chosen: dict[str, Any] | None = None
+    best: dict[str, Any] | None = None
     """Step and value of the best evaluation so far."""
     audits: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -74,90 +84,112 @@ class State:
     """When, where and at which step the cell was started."""
 
 
+class Clock:
+    """Adds up seconds by kind. Kinds do not nest: the inner one is taken out of the outer."""
+
+    def __init__(self, seconds: dict[str, float] | None = None, *, now: Callable[[], float] = time.perf_counter):
+        self.seconds = dict.fromkeys(PHASES, 0.0) | (seconds or {})
+        self._now = now
+        self._inner = 0.0
+
+    @contextmanager
+    def measure(self, kind: str) -> Iterator[None]:
+        outer, self._inner = self._inner, 0.0
+        start = self._now()
+        try:
+            yield
+        finally:
+            passed = self._now() - start
+            self.seconds[kind] += passed - self._inner
+            self._inner = outer + passed
+
+
 class Loop:
     """The training of one cell."""
 
     def __init__(
         self,
-        resolved: Resolved,
+        resolved: CellSpec,
         *,
-        prepared: Prepared,
+        prepared: TokenizedTask,
         applied: Applied,
         accelerator: Accelerator,
         folder: Path,
-        watch: Watch,
-        stop: Stop,
+        progress: Progress,
+        stop: StopRequest,
         lease: Lease | None = None,
-        ranks: Ranks = ALONE,
+        group: ProcessGroup = SINGLE_PROCESS,
     ):
         """Without a lease it writes nothing: of several processes, one has it."""
         self.resolved, self.recipe, self.seed = resolved, resolved.recipe, resolved.cell.seed
         self.prepared, self.applied, self.folder = prepared, applied, folder
-        self.accelerator, self.watch, self.stop = accelerator, watch, stop
-        self.lease, self.ranks = lease, ranks
+        self.accelerator, self.progress, self.stop = accelerator, progress, stop
+        self.lease, self.group = lease, group
         self.task, self.pad = prepared.task, prepared.tokenizer.pad_token_id
         self.model: nn.Module = applied.model
         if self.recipe.gradient_checkpointing:
             checkpointing: Any = applied.model
             checkpointing.gradient_checkpointing_enable({"use_reentrant": False})
-        self.sharded = self.recipe.parallel == "fsdp" and ranks.number > 1
+        self.sharded = self.recipe.parallel == "fsdp" and group.world_size > 1
         if self.sharded:
             shard_(self.model, accelerator.device)
         else:
             self.model.to(accelerator.device)
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
         self.objective = Objective(self.model)
-        self.stepper = accelerator.prepare_optimizer(self.optimizer)
-        self.runner = self._wrapped()
+        self.wrapped_optimizer = accelerator.prepare_optimizer(self.optimizer)
+        self.wrapped_model = self._wrap_model()
         batch = self.recipe.batch
-        self.order = Order(prepared.train.lengths, batch_size=batch.size, accumulate=batch.accumulate, seed=self.seed)
+        self.order = BatchSampler(
+            prepared.train.lengths, batch_size=batch.size, accumulate=batch.accumulate, seed=self.seed
+        )
         self.total = self.order.steps_for(**asdict(self.recipe.budget))
-        self.state = State()
+        self.state = TrainState()
         self.clock = Clock()
-        self.chosen_weights: dict[str, Tensor] | None = None
-        self._chosen_saved = False
+        self.best_weights: dict[str, Tensor] | None = None
+        self._best_saved = False
         self._checkpointed = -1
         self._unseen: list[tuple[int, float, Tensor, Tensor, float]] = []
         self._held: dict[str, Any] = {}
         self._log: IO[str] | None = None
 
-    def _wrapped(self) -> nn.Module:
+    def _wrap_model(self) -> nn.Module:
         """The objective as it is called: with automatic precision, and over several processes with one gradient."""
-        if self.ranks.number > 1 and not self.sharded:
-            spare_frozen(self.objective)
-        runner = self.accelerator.prepare_model(self.objective, evaluation_mode=self.sharded)  # FSDP wraps nothing
+        if self.group.world_size > 1 and not self.sharded:
+            ddp_ignore_frozen(self.objective)
+        wrapped = self.accelerator.prepare_model(self.objective, evaluation_mode=self.sharded)  # FSDP wraps nothing
         if self.recipe.compile:
-            runner.compile()
-        return runner  # type: ignore[no-any-return]
+            wrapped.compile()
+        return wrapped  # type: ignore[no-any-return]
 
-    def _give_back(self, progress: float) -> None:
+    def _unfreeze_due(self, progress: float) -> None:
         """Layers that are due learn from here on, and their gradients are added up like all others."""
-        if self.applied.advance(progress, optimizer=self.optimizer) and self.ranks.number > 1:
-            self.accelerator.unwrap_model(self.runner, keep_fp32_wrapper=False)
-            self.runner = self._wrapped()
+        if self.applied.advance(progress, optimizer=self.optimizer) and self.group.world_size > 1:
+            self.accelerator.unwrap_model(self.wrapped_model, keep_fp32_wrapper=False)
+            self.wrapped_model = self._wrap_model()
 
-    # -- the whole of it ---------------------------------------------------------------------------------------
+    # -- training ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Train to the end of the budget, measuring, auditing and saving on the way."""
         if self.state.step == 0:
             self._audit()
         while True:
-            self._measure_if_due()
+            self._evaluate_if_due()
             self._save_if_due()
             if self.state.step == self.total:
                 return
             with self.clock.measure("training"):
                 self.step()
-            if self.ranks.any(self.stop.signal is not None):
+            if self.group.any(self.stop.signal is not None):
                 self._stop()
 
     def step(self) -> None:
-        """One optimiser step."""
+        """One optimizer step."""
         began = time.perf_counter()
         step = self.state.step
         if self.applied.treatment.unfreeze is not None:
-            self._give_back(step / self.total)
+            self._unfreeze_due(step / self.total)
         lr = lr_at(step, total=self.total, peak=self.recipe.optimizer.lr, schedule=self.recipe.schedule)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
@@ -165,33 +197,33 @@ class Loop:
         counted = sum(self._weight(rows) for rows in passes)  # examples, or tokens
         loss = torch.zeros((), device=self.accelerator.device)
         for number, rows in enumerate(passes):
-            mine = self.ranks.share(rows)
+            mine = self.group.share(rows)
             with self.clock.measure("data"):
                 some = mine if len(mine) else rows[:1]  # who has nothing to do keeps in step with the others
                 batch = collate(self.prepared.train, some, pad=self.pad, device=self.accelerator.device)
-            apart = () if self.ranks.number == 1 else (self.ranks.mine,)
+            apart = () if self.group.world_size == 1 else (self.group.rank,)
             torch.manual_seed(seed_for(self.seed, "dropout", step, number, *apart))
             adds_up = number == len(passes) - 1
-            with nullcontext() if adds_up else self._apart():
-                share = self.runner(batch.inputs, batch.targets) / counted
+            with nullcontext() if adds_up else self._no_sync():
+                share = self.wrapped_model(batch.inputs, batch.targets) / counted
                 share = share if len(mine) else share * 0
                 # Gradients are averaged over processes, and should be added.
-                self.accelerator.backward(share * self.ranks.number)
+                self.accelerator.backward(share * self.group.world_size)
             loss += share.detach()
         norm = self.clip()
-        self.stepper.step()
+        self.wrapped_optimizer.step()
         if self.sharded and not self._held:
-            self._held = held(self.model, self.optimizer)
-        self.stepper.zero_grad()
+            self._held = local_bytes(self.model, self.optimizer)
+        self.wrapped_optimizer.zero_grad()
         self.state.step += 1
         self.state.batches = _chained(self.state.batches, passes)
         self._unseen.append((step, float(self.optimizer.param_groups[0]["lr"]), loss, norm, began))
         if len(self._unseen) == _FLUSH:
             self._flush()
 
-    def _apart(self) -> AbstractContextManager[None]:
+    def _no_sync(self) -> AbstractContextManager[None]:
         """Passes inside add up no gradients over the processes."""
-        return not_adding_up(self.model) if self.sharded else self.accelerator.no_sync(self.runner)
+        return no_sync(self.model) if self.sharded else self.accelerator.no_sync(self.wrapped_model)
 
     def padding(self) -> float:
         """The share of positions that hold no token, in the first batches: what a clock would measure in vain."""
@@ -209,8 +241,8 @@ class Loop:
         norm = torch.nn.utils.get_total_norm([p.grad for p in learns if p.grad is not None])
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         # Where looking costs nothing, gradients that are short enough are left alone; elsewhere they are times 1.
-        if self.recipe.clip is not None and (norm.device.type != "cpu" or norm > self.recipe.clip):
-            torch.nn.utils.clip_grads_with_norm_(learns, self.recipe.clip, norm)
+        if self.recipe.max_grad_norm is not None and (norm.device.type != "cpu" or norm > self.recipe.max_grad_norm):
+            torch.nn.utils.clip_grads_with_norm_(learns, self.recipe.max_grad_norm, norm)
         return norm
 
     def _flush(self) -> None:
@@ -218,7 +250,9 @@ class Loop:
         if not self._unseen:
             return
         seen, self._unseen = self._unseen, []
-        losses = self.ranks.add_(torch.stack([loss for _, _, loss, _, _ in seen])).tolist()  # waits for the device
+        losses = self.group.all_reduce_sum_(
+            torch.stack([loss for _, _, loss, _, _ in seen])
+        ).tolist()  # waits for the device
         values = [(loss, float(norm)) for loss, (_, _, _, norm, _) in zip(losses, seen, strict=True)]
         ends = [*(began for *_, began in seen[1:]), time.perf_counter()]
         lines = []
@@ -234,41 +268,41 @@ class Loop:
             if not math.isfinite(loss):
                 raise Diverged(f"the loss of step {step + 1} is {loss} (learning rate {lr:.3g})")
             self.accelerator.log({"train/loss": loss, "train/lr": lr, "train/grad_norm": norm}, step=step + 1)
-        self.watch.stepped(self.state.step, loss=values[-1][0])
+        self.progress.on_step(self.state.step, loss=values[-1][0])
 
     def processes(self) -> dict[str, Any]:
         """How many processes train the cell and how, and the bytes that they exchange in a step, or keep."""
-        if self.ranks.number == 1:
+        if self.group.world_size == 1:
             return {"number": 1}
-        bytes_ = self._held if self.sharded else traffic(self.runner)
-        return {"number": self.ranks.number, "parallel": self.recipe.parallel, **bytes_}
+        bytes_ = self._held if self.sharded else allreduce_bytes(self.wrapped_model)
+        return {"number": self.group.world_size, "parallel": self.recipe.parallel, **bytes_}
 
-    # -- measuring ---------------------------------------------------------------------------------------------
+    # -- evaluating --------------------------------------------------------------------------------------------
 
-    def _measure_if_due(self) -> None:
+    def _evaluate_if_due(self) -> None:
         step = self.state.step
         due = step == self.total or (step > 0 and step % self.recipe.evaluate.every == 0)
         if not due or any(row["step"] == step for row in self.state.evaluations):
             return
         self._flush()
-        measured = self.measure(self.prepared.select, "select")
+        measured = self.evaluate(self.prepared.validation, "validation")
         if not math.isfinite(measured.metrics["loss"]):
-            raise Diverged(f"the loss on the selection split is {measured.metrics['loss']} at step {step}")
+            raise Diverged(f"the loss on the validation split is {measured.metrics['loss']} at step {step}")
         self.state.evaluations.append({"step": step, **measured.metrics})
-        self.accelerator.log({f"select/{name}": value for name, value in measured.metrics.items()}, step=step)
-        primary = self.resolved.study.compare.primary
-        value = measured.metrics[primary.metric]
-        best = self.state.chosen
-        better = best is None or (value > best["value"] if primary.better == "higher" else value < best["value"])
+        self.accelerator.log({f"validation/{name}": value for name, value in measured.metrics.items()}, step=step)
+        compare = self.resolved.study.compare
+        value = measured.metrics[compare.metric]
+        best = self.state.best
+        better = best is None or (value > best["value"] if compare.direction == "higher" else value < best["value"])
         if better:
-            self.state.chosen = {"step": step, "value": value}
-            self.chosen_weights, self._chosen_saved = weights_of(self.model), False
-        self.watch.evaluated(step, measured.metrics)
+            self.state.best = {"step": step, "value": value}
+            self.best_weights, self._best_saved = weights_of(self.model), False
+        self.progress.on_evaluation_end(step, measured.metrics)
 
-    def measure(self, split: Split, name: str) -> Measured:
+    def evaluate(self, split: Split, name: str) -> Evaluation:
         def tick(done: int, total: int) -> None:
-            self.watch.evaluates(name, done, total)
-            if self.stop.signal is not None and self.ranks.number == 1:  # several stop after the same step
+            self.progress.on_evaluate(name, done, total)
+            if self.stop.signal is not None and self.group.world_size == 1:  # several stop after the same step
                 self._stop()
 
         with self.clock.measure("evaluation"), self.accelerator.autocast():
@@ -279,16 +313,18 @@ class Loop:
                 batch_size=self.recipe.batch.size,
                 pad=self.pad,
                 device=self.accelerator.device,
-                ranks=self.ranks,
+                group=self.group,
                 tick=tick,
             )
 
     def heads(self) -> dict[str, Any]:
-        """The heads as they are now, and what they attend to in the first examples of the selection split."""
+        """The heads as they are now, and what they attend to in the first examples of the validation split."""
         # Never more examples than a step has, so that it is not this that takes the most memory.
-        rows = np.arange(min(_HEADS_ROWS, self.recipe.batch.size, len(self.prepared.select)))
-        batch = collate(self.prepared.select, rows, pad=self.pad, device=self.accelerator.device)
-        return measure_heads(self.model, {name: tensor[:, :_HEADS_TOKENS] for name, tensor in batch.inputs.items()})
+        rows = np.arange(min(_HEADS_ROWS, self.recipe.batch.size, len(self.prepared.validation)))
+        batch = collate(self.prepared.validation, rows, pad=self.pad, device=self.accelerator.device)
+        return asdict(
+            measure_heads(self.model, {name: tensor[:, :_HEADS_TOKENS] for name, tensor in batch.inputs.items()})
+        )
 
     def _audit(self) -> None:
         # That every tensor has moved is a promise for the end: early in a warm-up, steps are below rounding.
@@ -321,50 +357,54 @@ class Loop:
             }
             if self.lease is None:
                 return
-            if self.chosen_weights is not None:
-                tensors["chosen"] = self.chosen_weights
+            if self.best_weights is not None:
+                tensors["best"] = self.best_weights
             scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
             self.state.seconds = dict(self.clock.seconds)
             state = {**asdict(self.state), "frozen": self.applied.frozen_hashes, "scaler": scaler}
+            state["groups"] = group_values(self.optimizer)
             save_checkpoint(
                 self.lease,
                 step=self.state.step,
                 state=state,
                 tensors=tensors,
-                same=["chosen"] if self._chosen_saved else [],
+                same=["best"] if self._best_saved else [],
             )
-            self._chosen_saved = True
+            self._best_saved = True
 
     def _stop(self) -> None:
         if self.state.step != self._checkpointed:
             self._save()
-        self.ranks.any(False)  # torchrun ends all when one leaves: nobody does before it is written
+        self.group.any(False)  # torchrun ends all when one leaves: nobody does before it is written
         raise Stopped(
             f"stopped at step {self.state.step} of {self.total}; the checkpoint is written",
             signal=self.stop.signal or signal.SIGTERM,  # which another process got
+            step=self.state.step,
+            total=self.total,
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint, as if there had been no stop."""
         state = dict(checkpoint.state)
-        frozen, scaler = state.pop("frozen"), state.pop("scaler")
-        self.state = State(**state)
+        frozen, scaler, groups = state.pop("frozen"), state.pop("scaler"), state.pop("groups")
+        self.state = TrainState(**state)
         if self.applied.treatment.unfreeze is not None and self.state.step > 0:
-            # The step before the checkpoint is the last at which layers may have been given back.
-            self._give_back((self.state.step - 1) / self.total)
+            # The step before the checkpoint is the last at which layers may have been unfrozen.
+            self._unfreeze_due((self.state.step - 1) / self.total)
         if frozen != self.applied.frozen_hashes:
             raise CellError(
                 "the frozen weights are not those this cell was started with",
                 where=str(self.folder),
                 why="another version of a library or another machine has drawn them differently",
-                hint="go on where it was started, or remove the folder to start anew",
+                hint="resume where it was started, or remove the folder to start again",
             )
         load_weights_(self.model, checkpoint.tensors["model"])
         load_optimizer_(self.model, self.optimizer, checkpoint.tensors["optimizer"])
+        load_group_values_(self.optimizer, groups)
         if scaler is not None and self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(scaler)
-        self.chosen_weights = checkpoint.tensors.get("chosen")
-        self._chosen_saved = True
+        self.best_weights = checkpoint.tensors.get("best")
+        self._best_saved = True
         self._checkpointed = checkpoint.step
         self.clock = Clock(self.state.seconds)
 
@@ -384,7 +424,7 @@ class Loop:
 
 
 def _step_in(line: str) -> int:
-    """The step that a line of the log is about; 0 for one that was not written whole."""
+    """The step that a line of the log is about; 0 for one that was not written to its end."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""Objective: what training minimises, the cross-entropy of classes or of next tokens.
+"""Objective: what training minimizes, the cross-entropy of classes or of next tokens.
 
 The logits of a language model are its largest tensors by far: 4,096 tokens and 50,257 words are 0.8 GB, and as much
 again for each of their log-probabilities and gradients. Where the output head is a plain linear map, its loss and, in
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oelm.heads.whole import is_sharded
+from oelm.heads.sharded import is_sharded
 
 _CHUNK = 2**24  # logits at a time, 64 MB in float32
 
@@ -88,7 +88,7 @@ def has_plain_head(model: nn.Module) -> bool:
     """Whether the logits are a linear map of the last hidden states and nothing else, which is tried out.
 
     Some models scale or cap them. Hooks on the head alone are not called where it is taken in chunks, and those that
-    put a sharded model together are on the whole of it.
+    gather a sharded model are on the model itself.
     """
     asked: Any = model
     head = asked.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None

@@ -1,25 +1,175 @@
-"""Optimiser of a recipe."""
+"""Optimizer of a recipe: built from its name, on what learns and on nothing else."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from oelm.study.recipe import Optimizer
+from oelm.errors import ModelError, StudyError
+from oelm.study.optimizers import find_optimizer
+from oelm.study.schema import OptimizerConfig
+
+Groups = list[dict[str, Any]]
+_STEP_COUNTER = 4  # bytes: torch counts steps in a float32 for every tensor
 
 
-def make_optimizer(model: nn.Module, recipe: Optimizer) -> torch.optim.AdamW:
-    """AdamW on what learns, in at most two groups: what decays and what does not."""
-    learns = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    decays = [p for p in learns if recipe.decay == "all" or p.ndim >= 2]
-    rest = [p for p in learns if recipe.decay != "all" and p.ndim < 2]
-    groups = [
-        {"params": parameters, "weight_decay": decay}
-        for parameters, decay in ((decays, recipe.weight_decay), (rest, 0.0))
-        if parameters
+def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """The optimizer that a recipe names, in at most two groups: what decays and what does not; Muon has four."""
+    entry = find_optimizer(config.name)
+    options = optimizer_options(config)
+    if entry.build is None:
+        return _BUILD[config.name](model, config, options)
+    made = entry.build(_groups(learning_parameters(model), config), lr=config.lr, **options)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise StudyError(f"optimizer '{config.name}' cannot be built", why=f"{made!r} is not a torch.optim.Optimizer")
+    return made
+
+
+def optimizer_options(config: OptimizerConfig) -> dict[str, Any]:
+    """Those that a recipe gives, and defaults for the others."""
+    return asdict(find_optimizer(config.name).options(**config.options))
+
+
+def learning_parameters(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _groups(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> Groups:
+    learns = list(parameters)
+    decays = [p for p in learns if config.weight_decay_on == "all" or p.ndim >= 2]
+    rest = [p for p in learns if config.weight_decay_on != "all" and p.ndim < 2]
+    return [
+        {"params": some, "weight_decay": decay} for some, decay in ((decays, config.weight_decay), (rest, 0.0)) if some
     ]
-    return torch.optim.AdamW(groups, lr=recipe.lr, betas=recipe.betas, eps=recipe.eps, fused=_can_fuse(learns))
+
+
+def _adamw(model: nn.Module, config: OptimizerConfig, options: dict[str, Any]) -> torch.optim.Optimizer:
+    learns = learning_parameters(model)
+    groups = _groups(learns, config)
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=_can_fuse(learns))
+
+
+def _adam(model: nn.Module, config: OptimizerConfig, options: dict[str, Any]) -> torch.optim.Optimizer:
+    learns = learning_parameters(model)
+    groups = _groups(learns, config)
+    return torch.optim.Adam(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=_can_fuse(learns))
+
+
+def _sgd(model: nn.Module, config: OptimizerConfig, options: dict[str, Any]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(_groups(learning_parameters(model), config), lr=config.lr, **options)
+
+
+def _adafactor(model: nn.Module, config: OptimizerConfig, options: dict[str, Any]) -> torch.optim.Optimizer:
+    return torch.optim.Adafactor(
+        _groups(learning_parameters(model), config),
+        lr=config.lr,
+        beta2_decay=options["beta2_decay"],
+        eps=(None, options["min_scale"]),
+        d=options["clip_threshold"],
+    )
+
+
+def _muon(model: nn.Module, config: OptimizerConfig, options: dict[str, Any]) -> torch.optim.Optimizer:
+    if not hasattr(torch.optim, "Muon"):
+        raise StudyError("this torch has no Muon", why=f"it is {torch.__version__}", hint="torch 2.9 or newer")
+    return MuonAdamW(model, config, adjust_lr_fn=options.pop("adjust_lr"), **options)
+
+
+_BUILD: dict[str, Callable[[nn.Module, OptimizerConfig, dict[str, Any]], torch.optim.Optimizer]] = {
+    "adamw": _adamw,
+    "adam": _adam,
+    "sgd": _sgd,
+    "adafactor": _adafactor,
+    "muon": _muon,
+}
 
 
 def _can_fuse(parameters: Iterable[nn.Parameter]) -> bool:
     return all(p.device.type in ("cpu", "cuda", "xpu", "mps") and p.is_floating_point() for p in parameters)
+
+
+class MuonAdamW(torch.optim.Optimizer):
+    """Muon on the matrices inside the blocks, AdamW on embeddings, heads and vectors: one optimizer to the outside.
+
+    Groups and state are those of the two optimizers themselves, so that a parameter added to a group, a state that is
+    loaded and a learning rate that is set reach the one that works with them.
+    """
+
+    def __init__(self, model: nn.Module, config: OptimizerConfig, **options: Any):
+        hidden = hidden_matrices(model)
+        if not hidden:
+            raise ModelError(
+                "Muon has nothing to train in this model",
+                why="no matrix inside a list of blocks (nn.ModuleList) learns",
+                hint="recipe.optimizer.name: adamw",
+            )
+        taken = {id(parameter) for parameter in hidden}
+        rest = [parameter for parameter in learning_parameters(model) if id(parameter) not in taken]
+        self.muon = torch.optim.Muon(_groups(hidden, config), lr=config.lr, **options)
+        self.adamw = torch.optim.AdamW(
+            _groups(rest, config), lr=config.lr, betas=config.betas, eps=config.eps, fused=_can_fuse(rest)
+        )
+        super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        number = len(self.muon.param_groups)
+        self.muon.param_groups, self.adamw.param_groups = self.param_groups[:number], self.param_groups[number:]
+        self.muon.state = self.adamw.state = self.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._share()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.muon.step()  # type: ignore[no-untyped-call]
+        self.adamw.step()
+        return loss
+
+
+def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
+    """Matrices that learn inside the blocks of a model, embeddings excluded: what Muon is made for."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    inside = {id(parameter) for blocks in lists for parameter in blocks.parameters()}
+    embeddings = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, nn.Embedding)
+        for parameter in module.parameters(recurse=False)
+    }
+    return [p for p in learning_parameters(model) if p.ndim == 2 and id(p) in inside and id(p) not in embeddings]
+
+
+def optimizer_state_bytes(model: nn.Module, config: OptimizerConfig) -> int | None:
+    """Bytes that the optimizer keeps after a step, by arithmetic; None for a registered one, which nobody knows."""
+    learns = learning_parameters(model)
+    if config.name in ("adamw", "adam"):
+        return sum(map(_adam_bytes, learns))
+    if config.name == "sgd":
+        return sum(p.nbytes for p in learns) if optimizer_options(config)["momentum"] else 0
+    if config.name == "adafactor":
+        return sum(map(_factored_bytes, learns))
+    if config.name == "muon":
+        hidden = {id(parameter) for parameter in hidden_matrices(model)}
+        return sum(p.nbytes if id(p) in hidden else _adam_bytes(p) for p in learns)
+    return None
+
+
+def _adam_bytes(weight: Tensor) -> int:
+    return 2 * weight.nbytes + _STEP_COUNTER
+
+
+def _factored_bytes(weight: Tensor) -> int:
+    """Of a matrix a row and a column of second moments, of a vector all of them."""
+    if weight.ndim < 2:
+        return weight.nbytes + _STEP_COUNTER
+    return weight.nbytes // weight.shape[-1] + weight.nbytes // weight.shape[-2] + _STEP_COUNTER

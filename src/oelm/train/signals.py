@@ -1,4 +1,4 @@
-"""Signals: a request to stop is kept until the loop is at a place where nothing is lost."""
+"""Signals: a request to stop is kept until the loop is at a point where nothing is lost."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from types import FrameType
 _ASKS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
-class Stop:
+class StopRequest:
     """Whether, and by which signal, a stop was asked for."""
 
     def __init__(self) -> None:
@@ -34,9 +34,9 @@ class Stop:
 
 
 @contextmanager
-def listening() -> Iterator[Stop]:
+def catch_signals() -> Iterator[StopRequest]:
     """Outside the main thread no signals arrive, and nothing is changed."""
-    stop = Stop()
+    stop = StopRequest()
     try:
         before = {number: signal.signal(number, stop.ask) for number in _ASKS}
     except ValueError:

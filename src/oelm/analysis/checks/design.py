@@ -1,0 +1,368 @@
+"""Checks of a design: what would make a comparison say something else than it seems to.
+
+They see a `Design`, so a study file, records and a published claim are all held to the same rules.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from oelm.analysis.checks.registry import Issue, Severity, by_severity, issue
+from oelm.analysis.design import Design, Side, planned_design
+from oelm.analysis.stats.power import detectable
+from oelm.analysis.stats.tuning import at_edge
+from oelm.message import Message, MessageValue
+from oelm.study.study import Study
+from oelm.treatment import ORTHONORMAL, Treatment
+
+if TYPE_CHECKING:
+    from oelm.analysis.results import Results
+
+LR = "optimizer.lr"
+# Where things were run. It changes no result on purpose, so it is said and does not block.
+SURROUNDINGS = ("commit", "device", "cpu", "gpu", "threads", "host", "versions", "processes")
+# Sections that are one choice: who declares a part of it declares what becomes of the rest.
+_ONE_CHOICE = ("budget", "data.tokenizer")
+# Inits that keep what a pretrained head looks at: its row space.
+KEEPS_ROWS = frozenset({"keep", "orthogonalize", "orthogonalize-global", "polar"})
+# Initial logits that differ by less than this factor are the same for our purposes.
+_SAME_SCALE = 1.05
+# Weights of one size may still see more or less of what comes in; this much is worth a note.
+_OTHER_LOGITS = 1.5
+_ENOUGH_SEEDS = 5
+# By number of seeds: how many times their standard deviation the true one may be, at 95 % (chi-squared).
+_SPREAD_AT_MOST = {2: 15.95, 3: 4.415, 4: 2.920}
+
+
+def check_study(study: Study) -> list[Issue]:
+    """What can be said of a study before anything is run."""
+    return check_design(planned_design(study))
+
+
+def check_results(results: Results, *, pair: tuple[str, str] | None = None) -> list[Issue]:
+    """What can be said of a study's records; of a comparison that the study does not name too, if `pair` is one."""
+    from oelm.analysis.checks.observed import observed_design
+    from oelm.analysis.checks.runs import check_runs
+
+    design = observed_design(results)
+    if pair is not None:
+        design = replace(design, pairs=(*design.pairs, pair))
+    return by_severity([*check_design(design), *check_runs(results, design.compared)])
+
+
+def check_design(design: Design) -> list[Issue]:
+    rules = (_settings, _tuning, _factors, _scales, _erased, _baseline, _seeds, _split)
+    return by_severity(found for rule in rules for found in rule(design))
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+def _settings(design: Design) -> Iterator[Issue]:
+    for arm, against in design.compared:
+        one, other = design.sides[arm], design.sides[against]
+        known = [path for path in {**one.settings, **other.settings} if _knows(one, path) and _knows(other, path)]
+        apart = [path for path in known if one.settings.get(path) != other.settings.get(path)]
+        tuned = [path for path in apart if _chosen(one, path) and _chosen(other, path) and one.grid == other.grid]
+        for path in tuned:
+            code = "LR-DIFFERS" if path == LR else "SETTING-DIFFERS"
+            yield issue(
+                code,
+                where=_place(design, arm, against),
+                arms=(arm, against),
+                severity="note",
+                key="differs-tuned",
+                path=path,
+                value=_plain(one.settings[path]),
+                other=_plain(other.settings[path]),
+            )
+        rest = [path for path in apart if path not in tuned]
+        if LR in rest:
+            yield issue(
+                "LR-DIFFERS",
+                where=_place(design, arm, against),
+                arms=(arm, against),
+                against=against,
+                value=_plain(one.settings[LR]),
+                other=_plain(other.settings[LR]),
+                declared=_declared(one, other, [LR]),
+            )
+        severities: tuple[Severity, ...] = ("invalid", "warn")
+        for severity in severities:
+            named = [
+                path for path in rest if path != LR and (path.split(".")[0] in SURROUNDINGS) == (severity == "warn")
+            ]
+            if named:
+                what = tuple(
+                    Message(
+                        "differing-setting",
+                        path=path,
+                        value=_plain(one.settings.get(path)),
+                        other=_plain(other.settings.get(path)),
+                    )
+                    for path in named
+                )
+                yield issue(
+                    "SETTING-DIFFERS",
+                    where=_place(design, arm, against),
+                    arms=(arm, against),
+                    severity=severity,
+                    against=against,
+                    what=what,
+                    declared=_declared(one, other, named),
+                )
+
+
+def _knows(side: Side, path: str) -> bool:
+    """Whether it is there, or its section is absent: of `tokenizer: null` there is no `tokenizer.name`."""
+    parts = path.split(".")
+    return any(".".join(parts[:number]) in side.settings for number in range(1, len(parts) + 1))
+
+
+def _chosen(side: Side, path: str) -> bool:
+    """Whether the tuning can have chosen what it was trained with."""
+    return path in side.tuned and side.tuned[path] in (side.grid or {}).get(path, ())
+
+
+def _place(design: Design, arm: str, against: str) -> str:
+    """Where an issue of a comparison is; the baseline is not named."""
+    return arm if against == design.against else f"{arm} / {against}"
+
+
+def _declared(one: Side, other: Side, paths: list[str]) -> Message:
+    declared = one.declared | other.declared
+    sections = {section for section in _ONE_CHOICE if any(path.startswith(f"{section}.") for path in declared)}
+    is_declared = (path in declared or path.rpartition(".")[0] in sections for path in paths)
+    return Message("declared" if all(is_declared) else "not-declared")
+
+
+def _plain(value: object) -> MessageValue:
+    """A setting as a number where it is one, else as it is written."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+# -- tuning --------------------------------------------------------------------------------------------------------
+
+
+def _tuning(design: Design) -> Iterator[Issue]:
+    for arm, against in design.compared:
+        one, other = design.sides[arm], design.sides[against]
+        if one.trials is None and other.trials is None:
+            continue
+        if (one.grid, one.trials) != (other.grid, other.trials):
+            yield issue(
+                "TUNING-UNEQUAL",
+                where=_place(design, arm, against),
+                arms=(arm, against),
+                against=against,
+                trials=_trials(one),
+                other=_trials(other),
+            )
+    for side in design.sides.values():
+        for path, value in side.tuned.items():
+            grid = [x for x in (side.grid or {}).get(path, ()) if isinstance(x, int | float)]
+            edge = at_edge(float(value), grid) if grid and isinstance(value, int | float) else None
+            if edge is not None:
+                yield issue(
+                    "TUNING-UNEQUAL",
+                    where=side.name,
+                    arms=(side.name,),
+                    severity="warn",
+                    key="tuning-edge",
+                    path=path,
+                    value=_plain(value),
+                    edge=Message(f"edge-{edge}"),
+                    grid=tuple(grid),
+                )
+
+
+def _trials(side: Side) -> Message:
+    if not side.trials or side.trials == 1:
+        return Message("trials-none")
+    return Message("trials", number=side.trials)
+
+
+# -- treatments ----------------------------------------------------------------------------------------------------
+
+
+def _factors(design: Design) -> Iterator[Issue]:
+    """Init, scale and freeze changed at once, with no arm in between to tell them apart."""
+    base = design.sides.get(design.against)
+    if base is None or base.treatment is None:
+        return
+    kinds = {name: _changed(side.treatment, base.treatment) for name, side in design.sides.items() if side.treatment}
+    for name, changed in kinds.items():
+        between = [other for other, fewer in kinds.items() if fewer and fewer < changed]
+        if len(changed) < 2 or between:
+            continue
+        treatment = design.sides[name].treatment
+        assert treatment is not None
+        yield issue(
+            "MANY-FACTORS",
+            where=name,
+            arms=(name, design.against),
+            factors=tuple(sorted(changed)),
+            missing=_between(treatment, base.treatment, changed),
+        )
+
+
+def _between(treatment: Treatment, base: Treatment, changed: frozenset[str]) -> str:
+    """An arm that would tell them apart: only the freezing, or the new weights at the old scale."""
+    frozen_alone = "freeze" in changed
+    init, scale = (base.init, base.scale) if frozen_alone else (treatment.init, "match")
+    freeze = treatment.freeze
+    return f"{{init: {init}, {'' if scale is None else f'scale: {scale}, '}freeze: {freeze}}}"
+
+
+def _changed(treatment: Treatment | None, base: Treatment) -> frozenset[str]:
+    assert treatment is not None
+    changed = {name for name in ("init", "freeze") if getattr(treatment, name) != getattr(base, name)}
+    if "init" in changed and treatment.init != "keep" and treatment.scale != "match":
+        changed.add("scale")
+    return frozenset(changed)
+
+
+def _controls(design: Design) -> Iterator[tuple[Side, Side]]:
+    """(treated, control): arms that differ in how Q/K are made and agree in what is frozen and where."""
+    treated = [side for side in design.sides.values() if side.treatment is not None and side.name != design.against]
+    for one, other in itertools.combinations(treated, 2):
+        assert one.treatment is not None
+        assert other.treatment is not None
+        if (one.treatment.freeze, one.treatment.layers) != (other.treatment.freeze, other.treatment.layers):
+            continue
+        if one.treatment.init == other.treatment.init:
+            continue
+        yield (one, other) if one.treatment.init in ORTHONORMAL else (other, one)
+
+
+def _severity(design: Design, one: Side, other: Side) -> Severity:
+    """Two arms that nobody compares are still read side by side."""
+    return "invalid" if _are_compared(design, one, other) else "warn"
+
+
+def _are_compared(design: Design, one: Side, other: Side) -> bool:
+    return any({one.name, other.name} == set(pair) for pair in design.compared)
+
+
+def _scales(design: Design) -> Iterator[Issue]:
+    for treated, control in _controls(design):
+        assert treated.treatment is not None
+        assert control.treatment is not None
+        compared = _are_compared(design, treated, control)
+        if treated.treatment.init not in ORTHONORMAL or (control.treatment.init in ORTHONORMAL and not compared):
+            continue
+        factor, measured = _scale_factor(treated, control, design), _measured_factor(treated, control)
+        at: dict[str, Any] = {"where": f"{treated.name} / {control.name}", "arms": (treated.name, control.name)}
+        names: dict[str, Any] = {"treated": treated.name, "control": control.name}
+        if factor is None:
+            scale, other = treated.treatment.scale, control.treatment.scale
+            if scale != (other or "match"):
+                scales: dict[str, Any] = {"scale": str(scale), "other": str(other or "keep")}
+                yield issue("SCALE-CONFOUND", **at, severity="warn", key="scale-unknown", **scales)
+        elif not 1 / _SAME_SCALE <= factor <= _SAME_SCALE:
+            severity = _severity(design, treated, control)
+            yield issue("SCALE-CONFOUND", **at, severity=severity, factor=measured or factor, **names)
+        elif measured is not None and not 1 / _OTHER_LOGITS <= measured <= _OTHER_LOGITS:
+            yield issue("SCALE-CONFOUND", **at, severity="note", key="scale-directions", factor=measured, **names)
+
+
+def _measured_factor(one: Side, other: Side) -> float | None:
+    """How many times larger the first attention logits of one side were."""
+    return one.logit_spread / other.logit_spread if one.logit_spread and other.logit_spread else None
+
+
+def _scale_factor(one: Side, other: Side, design: Design) -> float | None:
+    """How many times larger they are by the size of the weights alone: queries and keys both scale them."""
+    if one.head_norm and other.head_norm:
+        return _squared(one.head_norm / other.head_norm)
+    assert one.treatment is not None
+    assert other.treatment is not None
+    lengths = [_row_length(treatment, design.width) for treatment in (one.treatment, other.treatment)]
+    if None not in lengths:
+        return _squared(lengths[0] / lengths[1])  # type: ignore[operator]
+    if one.treatment.scale == "match" and other.treatment.scale in ("match", None):
+        return 1.0
+    return _measured_factor(one, other)
+
+
+def _squared(ratio: float) -> float:
+    return ratio * ratio  # `**` would raise an error where this is infinite
+
+
+def _row_length(treatment: Treatment, width: int | None) -> float | None:
+    """Root mean square length of a row of a head's block, where the treatment alone tells."""
+    if treatment.scale == "unit":
+        return 1.0
+    if isinstance(treatment.scale, float) and width is not None:
+        return treatment.scale * math.sqrt(width)
+    return None
+
+
+def _erased(design: Design) -> Iterator[Issue]:
+    if not design.pretrained:
+        return
+    for treated, control in _controls(design):
+        assert treated.treatment is not None
+        assert control.treatment is not None
+        if treated.treatment.init not in ORTHONORMAL or control.treatment.init in ORTHONORMAL:
+            continue  # the difference is not said to be orthogonality's
+        keeps = [side.name for side in (treated, control) if _keeps(side)]
+        loses = [side.name for side in (treated, control) if not _keeps(side)]
+        if keeps and loses:
+            yield issue(
+                "PRETRAINED-ERASED",
+                where=f"{treated.name} / {control.name}",
+                arms=(treated.name, control.name),
+                severity=_severity(design, treated, control),
+                keeps=keeps[0],
+                loses=loses[0],
+            )
+
+
+def _keeps(side: Side) -> bool:
+    return side.treatment is not None and side.treatment.init in KEEPS_ROWS
+
+
+def _baseline(design: Design) -> Iterator[Issue]:
+    base = design.sides.get(design.against)
+    if base is not None and base.treatment is not None:
+        done = [f"init {base.treatment.init}"] if base.treatment.init != "keep" else []
+        done += [f"freeze {base.treatment.freeze}"] if base.treatment.freeze != "none" else []
+        if done:
+            yield issue("BASELINE-TREATED", where=base.name, arms=(base.name,), what=tuple(done))
+
+
+# -- evidence ------------------------------------------------------------------------------------------------------
+
+
+def _seeds(design: Design) -> Iterator[Issue]:
+    aim = design.min_effect
+    about = Message("aimed", aim=aim) if aim is not None else ""
+    for arm, against in design.compared:
+        one, other = design.sides[arm].seeds, design.sides[against].seeds
+        if one is None or other is None:
+            continue
+        n = len(set(one) & set(other))
+        few = functools.partial(issue, "FEW-SEEDS", where=_place(design, arm, against), arms=(arm, against), n=n)
+        spread = design.spreads.get(arm) if against == design.against else None
+        if n < 2:
+            yield few(key="one-seed")
+        elif spread is None:
+            if n < _ENOUGH_SEEDS:
+                yield few(key="few-seeds-planned", severity="note", smallest=detectable(n))
+        else:
+            smallest, times = detectable(n, spread=spread), _SPREAD_AT_MOST.get(n, 1.0)
+            if aim is None or smallest > aim:
+                yield few(severity="note" if aim is None else "warn", smallest=smallest, about=about)
+            elif times * smallest > aim:
+                yield few(key="few-seeds-agree", severity="note", times=times, smallest=times * smallest, about=about)
+
+
+def _split(design: Design) -> Iterator[Issue]:
+    if design.same_split is not None:
+        yield issue("SAME-SPLIT", split=design.same_split)

@@ -1,0 +1,382 @@
+"""Checks of runs: whether the records of a study are what its comparisons need them to be."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from oelm.analysis.checks.consistency import (
+    OPTIMIZER_ALLOWANCE,
+    check_record,
+    duplicate_records,
+    luck_of_the_best,
+    near_chance,
+    saving_ceiling,
+)
+from oelm.analysis.checks.observed import treatment_of
+from oelm.analysis.checks.registry import Issue, Severity, issue
+from oelm.analysis.results import Results, finite_number
+from oelm.errors import CellError
+from oelm.message import Message
+from oelm.metrics import find_metric
+from oelm.runs.predictions import Predictions
+from oelm.runs.record import Record
+from oelm.runs.simple_baseline import find_simple_baseline
+from oelm.study.cells import Cell, compared_cells
+from oelm.study.schedule import lr_at
+from oelm.study.schema import ScheduleConfig
+
+_NO_LEARNING = 0.98  # of ln C
+_LITTLE = 0.1  # of the way from the commonest class to all correct
+_ONE_CLASS = 0.99  # of the predictions
+_MUCH_PADDING = 0.5
+
+
+def check_runs(results: Results, compared: list[tuple[str, str]]) -> list[Issue]:
+    rules = (_complete, _treated, _ended, _learned, _fell, _schedules, _clipping, _numbers, _times)
+    pairs = (_paired, _order, _ceiling)
+    found = [one for rule in rules for one in rule(results)]
+    return [*found, *(one for rule in pairs for one in rule(results, compared))]
+
+
+def _complete(results: Results) -> Iterator[Issue]:
+    study, reasons = results.study, {out.where: out.why for out in results.excluded}
+    if study.compare.baseline not in results.arms:
+        yield issue("INCOMPLETE", where=study.compare.baseline, severity="invalid", key="no-baseline")
+    for name in study.arms:
+        missing: dict[Message, list[int]] = {}
+        for cell in compared_cells(study):
+            if cell.arm == name and cell not in results.records:
+                why = reasons.get(str(cell)) or reasons.get(name) or _untuned(results, name) or Message("not-run")
+                missing.setdefault(why, []).append(cell.seed)
+        for why, some in missing.items():
+            seeds, number = tuple(sorted(some)), len(study.seeds)
+            yield issue("INCOMPLETE", where=name, arms=(name,), seeds=seeds, number=number, why=why)
+
+
+def _untuned(results: Results, arm: str) -> Message | None:
+    """The trial that kept an arm from being tuned."""
+    bad = [cell for cell, record in results.tuning.items() if cell.arm == arm and record.status != "done"]
+    if not bad:
+        return None
+    return Message("untuned", cell=str(bad[0]), status=Message(f"status-{results.tuning[bad[0]].status}"))
+
+
+def _treated(results: Results) -> Iterator[Issue]:
+    """Every cell must have had the treatment that the study says."""
+    for name in results.arms:
+        planned = results.study.arms[name].treatment
+        other = [seed for seed, record in results.of(name).items() if treatment_of(record) not in (planned, None)]
+        if other:
+            found = treatment_of(results.of(name)[other[0]])
+            yield issue(
+                "AUDIT-FAILED",
+                where=name,
+                arms=(name,),
+                key="other-treatment",
+                seeds=tuple(other),
+                found=str(found),
+                planned=str(planned),
+            )
+
+
+def _ended(results: Results) -> Iterator[Issue]:
+    for cell, record in results.records.items():
+        what = _first_line(record)
+        audits = [audit for audit in record.audits if not isinstance(audit, dict) or not audit.get("passed", True)]
+        if record.status == "done" and not record.audits:
+            yield issue("AUDIT-FAILED", where=str(cell), arms=(cell.arm,), severity="note", key="no-audit")
+        if record.status == "audit-failed" or audits:
+            found = [audit["findings"] for audit in audits if isinstance(audit, dict) and audit.get("findings")]
+            first = tuple(map(str, found[0] if isinstance(found[0], list) else found[:1])) if found else ""
+            yield issue("AUDIT-FAILED", where=str(cell), arms=(cell.arm,), what=what or first)
+        elif record.status == "diverged":
+            severity = _severity(results, cell.arm)
+            yield issue("DIVERGED", where=str(cell), arms=(cell.arm,), severity=severity, what=what)
+        elif record.status == "failed":
+            yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="failed", what=what)
+        elif record.status != "done":
+            status = Message(f"status-{record.status}")
+            yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="excluded-unfinished", status=status)
+        elif not any(row.get("step") == record.start.get("steps") for row in record.evaluations):
+            yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="last-not-measured")
+        elif _number(record, results) is None:
+            metric = results.study.compare.metric
+            yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="no-metric", metric=metric)
+
+
+def _first_line(record: Record) -> str:
+    lines = str((record.error or {}).get("what", "")).splitlines()
+    return lines[0] if lines else ""
+
+
+def _severity(results: Results, arm: str) -> Severity:
+    """A treated arm that fails has a result; a baseline that fails is none."""
+    return "invalid" if arm == results.study.compare.baseline else "warn"
+
+
+def _number(record: Record, results: Results) -> float | None:
+    return finite_number(record.value(results.study.compare.metric))
+
+
+def _learned(results: Results) -> Iterator[Issue]:
+    """Nothing that learned no more than the commonest class, or less than a bag of words, is a baseline."""
+    kept_some = False
+    bare = []
+    for arm in results.arms:
+        collapsed: dict[int, Message] = {}
+        for seed, record in results.of(arm).items():
+            if record.status != "done" or _number(record, results) is None:
+                continue
+            cell = Cell(arm=arm, seed=seed)
+            at: dict[str, Any] = {"where": str(cell), "arms": (arm,)}
+            kept = None
+            try:
+                kept = results.predictions(cell)
+                kept_some = kept_some or kept is not None
+                if kept is None:
+                    bare.append(cell)
+            except CellError as error:
+                what = " ".join(str(error).split())
+                yield issue("NOT-REPRODUCED", **at, severity="warn", key="damaged-predictions", what=what)
+            if kept is not None:
+                yield from _reproduced(record, kept, at)
+            reason = _collapse(record, kept) if kept is not None else _at_majority(record, results)
+            if reason is not None:
+                collapsed[seed] = reason
+        if collapsed:
+            seeds, first = tuple(collapsed), next(iter(collapsed.values()))
+            yield issue("COLLAPSED", where=arm, arms=(arm,), severity=_severity(results, arm), seeds=seeds, what=first)
+        yield from _against_simple_baseline(results, arm)
+    for cell in bare if kept_some else ():
+        yield issue("NOT-REPRODUCED", where=str(cell), arms=(cell.arm,), severity="warn", key="no-predictions")
+    done = [record for record in results.records.values() if record.status == "done"]
+    if done and not any(find_simple_baseline(record.data, results.simple_baselines) for record in done):
+        yield issue("BELOW-SIMPLE-BASELINE", severity="note", key="no-simple-baseline")
+
+
+def _against_simple_baseline(results: Results, arm: str) -> Iterator[Issue]:
+    """On average over seeds: a single seed may fall a little short by chance."""
+    compare = results.study.compare
+    values, levels, kinds = [], [], []
+    for record in results.of(arm).values():
+        value, simple = _number(record, results), find_simple_baseline(record.data, results.simple_baselines)
+        split = next(iter(record.report.get("final", {}).get("splits", {})), "")
+        level = simple.splits.get(split, {}).get(compare.metric) if simple is not None else None
+        if record.status == "done" and value is not None and simple is not None and level is not None:
+            values.append(value)
+            levels.append(level)
+            kinds.append(Message("simple-baseline-bigrams" if simple.kind == "bigrams" else "simple-baseline-tfidf"))
+    if not values:
+        return
+    mean, level = statistics.fmean(values), statistics.fmean(levels)
+    if mean < level if compare.direction == "higher" else mean > level:
+        yield issue(
+            "BELOW-SIMPLE-BASELINE",
+            where=arm,
+            arms=(arm,),
+            severity=_severity(results, arm),
+            metric=compare.metric,
+            value=mean,
+            n=len(values),
+            level=level,
+            kind=kinds[0],
+        )
+
+
+def _at_majority(record: Record, results: Results) -> Message | None:
+    """Of a cell without predictions, by what the simple baseline knows of the classes."""
+    simple = find_simple_baseline(record.data, results.simple_baselines)
+    accuracy = finite_number(record.value("accuracy"))
+    split = next(iter(record.report["final"]["splits"]), "")
+    share = simple.majority.get(split) if simple is not None else None
+    sizes = record.data.get("sizes")
+    size = sizes.get(f"test-{split}") if isinstance(sizes, dict) else None
+    if accuracy is None or share is None or not isinstance(size, int) or size < 1:
+        return None
+    near = near_chance(share, examples=size)
+    return Message("collapsed-majority", accuracy=accuracy, share=share) if accuracy <= near else None
+
+
+def _reproduced(record: Record, kept: Predictions, at: dict[str, Any]) -> Iterator[Issue]:
+    """What is reported must come out of what was kept: all examples, each once."""
+    for metric in ("accuracy", "loss"):
+        said, scores = record.value(metric), kept.scores(metric)
+        if said is None or scores is None or not len(scores):
+            continue
+        with np.errstate(all="ignore"):
+            again = float(scores.mean())
+        if not math.isclose(said, again, rel_tol=1e-6, abs_tol=1e-9):
+            yield issue("NOT-REPRODUCED", **at, metric=metric, said=said, again=again, n=len(scores))
+
+
+def _collapse(record: Record, kept: Predictions) -> Message | None:
+    """How a classifier shows that it has learned nothing; None if it has learned something."""
+    if kept.label is None or kept.prediction is None or not len(kept.label):
+        return None
+    examples = len(kept.label)
+    counts = np.bincount(kept.label)
+    share = counts.max() / examples
+    accuracy = float((kept.label == kept.prediction).mean())
+    if accuracy <= near_chance(float(share), examples=examples):
+        return Message("collapsed-majority", accuracy=accuracy, share=float(share))
+    chance = math.log(max(2, len(counts)))
+    loss = record.value("loss")
+    if loss is not None and loss >= _NO_LEARNING * chance and accuracy < share + _LITTLE * (1 - share):
+        return Message("collapsed-loss", loss=loss, chance=chance)
+    same = np.bincount(kept.prediction).max() / examples
+    if same >= _ONE_CLASS and share < 0.95:
+        return Message("collapsed-class", same=float(same))
+    return None
+
+
+def _fell(results: Results) -> Iterator[Issue]:
+    """The end of training far below its best: the mean of what is reported hides it."""
+    compare = results.study.compare
+    for cell, record in results.records.items():
+        values = [row[compare.metric] for row in record.evaluations if compare.metric in row]
+        values = [value for value in values if finite_number(value) is not None]
+        if len(values) < 2:
+            continue
+        best, last = (max(values) if compare.direction == "higher" else min(values)), values[-1]
+        sizes = record.data.get("sizes")
+        size = sizes.get("validation") if isinstance(sizes, dict) else None
+        counted = size if isinstance(size, int) and find_metric(compare.metric).kind == "predictions" else None
+        if abs(best - last) > luck_of_the_best(best, examples=counted):
+            yield issue(
+                "FINAL-BELOW-BEST", where=str(cell), arms=(cell.arm,), metric=compare.metric, best=best, last=last
+            )
+
+
+def _schedules(results: Results) -> Iterator[Issue]:
+    for cell, record in results.records.items():
+        reason = _inert(record)
+        if reason is not None:
+            yield issue("INERT-SCHEDULE", where=str(cell), arms=(cell.arm,), what=reason)
+
+
+def _inert(record: Record) -> Message | None:
+    recipe, total = record.spec.get("recipe"), record.start.get("steps")
+    if record.status != "done" or not isinstance(recipe, dict) or not isinstance(total, int) or not record.lr:
+        return None
+    try:
+        schedule, peak = ScheduleConfig(**recipe["schedule"]), float(recipe["optimizer"]["lr"])
+        trace = [(int(step), float(lr)) for step, lr in record.lr]
+        planned = [lr_at(step - 1, total=total, peak=peak, schedule=schedule) for step, _ in trace]
+    except (LookupError, TypeError, ValueError, ArithmeticError):
+        return None
+    if len(trace) > 2 and len({lr for _, lr in trace}) == 1 < len(set(planned)):
+        return Message("inert-constant", lr=trace[0][1], name=schedule.name)
+    for (step, lr), expected in zip(trace, planned, strict=True):
+        if not abs(lr - expected) <= 0.01 * peak:
+            return Message("inert-other", step=step, lr=lr, expected=expected)
+    return None
+
+
+def _clipping(results: Results) -> Iterator[Issue]:
+    shares: dict[str, list[float]] = {}
+    for cell, record in results.records.items():
+        recipe = record.spec.get("recipe")
+        clip = recipe.get("max_grad_norm") if isinstance(recipe, dict) else None
+        norms = results.steps(cell).grad_norm
+        if isinstance(clip, int | float) and len(norms):
+            shares.setdefault(cell.arm, []).append(float((norms > clip).mean()))
+    for arm, found in shares.items():
+        share = statistics.fmean(found)
+        if share == 0:
+            yield issue("CLIP-INERT", where=arm, arms=(arm,))
+        elif share > 0.99:
+            yield issue("CLIP-ALWAYS", where=arm, arms=(arm,), share=share)
+
+
+def _paired(results: Results, compared: list[tuple[str, str]]) -> Iterator[Issue]:
+    for arm, against in compared:
+        one, other = results.of(arm), results.of(against)
+        for name in ("weights", "batches"):
+            seeds = [
+                seed
+                for seed in one
+                if seed in other
+                and one[seed].status == other[seed].status == "done"
+                and one[seed].start.get(name) != other[seed].start.get(name)
+            ]
+            if seeds:
+                yield issue(
+                    "UNPAIRED",
+                    where=arm,
+                    arms=(arm, against),
+                    against=against,
+                    seeds=tuple(seeds),
+                    what=Message(f"unpaired-{name}"),
+                )
+
+
+def _numbers(results: Results) -> Iterator[Issue]:
+    """The numbers of our own records are held to what is asked of published ones."""
+    for cell, record in results.records.items():
+        yield from check_record(record, where=str(cell), arm=cell.arm)
+    yield from duplicate_records({str(cell): record for cell, record in results.records.items()})
+
+
+def _times(results: Results) -> Iterator[Issue]:
+    for cell, record in results.records.items():
+        padding = record.start.get("padding")
+        if isinstance(padding, int | float) and padding > _MUCH_PADDING:
+            yield issue("PADDING-TIMED", where=str(cell), arms=(cell.arm,), share=padding)
+        steps, training = results.steps(cell).all_seconds, record.seconds.get("training")
+        if training is not None and steps > 1.05 * training + 1:
+            yield issue(
+                "TIME-ARITHMETIC", where=str(cell), arms=(cell.arm,), key="time-record", steps=steps, all=training
+            )
+
+
+def _order(results: Results, compared: list[tuple[str, str]]) -> Iterator[Issue]:
+    """One arm always before the other: a machine that slows down, or is shared by day, favors one of them."""
+    for arm, against in compared:
+        began = [
+            (_began(one), _began(results.of(against)[seed]))
+            for seed, one in results.of(arm).items()
+            if seed in results.of(against)
+        ]
+        known = [(one, other) for one, other in began if one and other and one != other]
+        if len(known) > 1 and len({one < other for one, other in known}) == 1:
+            where = arm if against == results.study.compare.baseline else f"{arm} / {against}"
+            yield issue("FIXED-ORDER", where=where, arms=(arm, against), against=against, n=len(known))
+
+
+def _began(record: Record) -> datetime | None:
+    starts = record.provenance.get("starts")
+    first = starts[0] if isinstance(starts, list) and starts else None
+    try:
+        return datetime.strptime(first["time"], "%Y-%m-%dT%H:%M:%S%z") if isinstance(first, dict) else None
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def _ceiling(results: Results, compared: list[tuple[str, str]]) -> Iterator[Issue]:
+    """Whole runs that are faster than freezing can make them were timed on a machine that had other things to do."""
+    for arm, against in compared:
+        one, other = (results.values(name, "step_seconds") for name in (arm, against))
+        shares = [one[seed] / other[seed] for seed in one if other.get(seed)]
+        savings = [1 - share for share in shares if finite_number(share) is not None]
+        if not savings:
+            continue
+        more = [len(results.study.arms[name].treatment.frozen_roles) for name in (arm, against)]
+        ceiling = saving_ceiling(frozen_roles=max(0, more[0] - more[1])) + OPTIMIZER_ALLOWANCE
+        saving = statistics.fmean(savings)
+        error = statistics.stdev(savings) / math.sqrt(len(savings)) if len(savings) > 1 else 0.0
+        if saving - 2 * error > ceiling:
+            yield issue(
+                "SPEEDUP-ABOVE-CEILING",
+                where=arm if against == results.study.compare.baseline else f"{arm} / {against}",
+                arms=(arm, against),
+                severity="warn",
+                key="speedup-runs",
+                saving=saving,
+                ceiling=ceiling,
+            )

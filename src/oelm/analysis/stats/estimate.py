@@ -1,0 +1,185 @@
+"""Estimate: a mean difference between two arms, how sure it is, and what it can and cannot exclude.
+
+Differences are paired by seed: one number a seed, arm minus baseline. scipy is imported when something is computed.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+# Equal differences come out of a subtraction a few bits apart; what is this close did not vary.
+SAME = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    low: float
+    high: float
+    level: float
+
+    def contains(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def inside(self, low: float, high: float) -> bool:
+        """Whether all of it lies strictly between the two."""
+        return low < self.low and self.high < high
+
+
+@dataclass(frozen=True, kw_only=True)
+class VarianceSource:
+    """One reason why the mean would come out differently another time: other seeds, or other examples."""
+
+    se: float
+    """The standard error it gives the mean: infinite where it cannot be known, as from one seed."""
+    df: int
+
+    def half_width(self, tail: float) -> float:
+        from scipy.special import stdtrit
+
+        return 0.0 if self.se == 0 else -self.se * float(stdtrit(self.df, tail))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A mean difference and where its uncertainty comes from.
+
+    With seeds alone, everything here is the paired t test. With examples too, the half-widths of the two sources are
+    added in quadrature, each with its own t quantile; `examples.crossed` says how well that covers. Every p value is
+    the level at which the interval just excludes the value asked for, so intervals and p values never disagree.
+    """
+
+    mean: float
+    seeds: VarianceSource
+    examples: VarianceSource | None = None
+
+    @property
+    def n(self) -> int:
+        """How many seeds."""
+        return self.seeds.df + 1
+
+    @property
+    def se(self) -> float:
+        return math.hypot(*(source.se for source in self._sources))
+
+    @property
+    def no_variation(self) -> bool:
+        """Whether all seeds gave the same difference: then nothing is known of how seeds vary, however narrow it is."""
+        return self.seeds.se == 0
+
+    def interval(self, level: float = 0.95) -> Interval:
+        half = math.inf if math.isinf(self.se) else self._half_width((1 - level) / 2)
+        return Interval(low=self.mean - half, high=self.mean + half, level=level)
+
+    def p_above(self, value: float) -> float:
+        """One-sided: small if the true difference is clearly above. Non-inferiority is `p_above(-margin)`."""
+        return self._p(self.mean - value)
+
+    def p_below(self, value: float) -> float:
+        return self._p(value - self.mean)
+
+    def p_differs(self, value: float = 0.0) -> float:
+        """Two-sided."""
+        return min(1.0, 2 * min(self.p_above(value), self.p_below(value)))
+
+    def p_within(self, margin: float) -> float:
+        """Equivalence by two one-sided tests: small if the true difference is clearly between -margin and margin."""
+        if margin <= 0:
+            raise ValueError(f"a margin of {margin}")
+        return max(self.p_above(-margin), self.p_below(margin))
+
+    @property
+    def _sources(self) -> tuple[VarianceSource, ...]:
+        return (self.seeds,) if self.examples is None else (self.seeds, self.examples)
+
+    def _half_width(self, tail: float) -> float:
+        return math.hypot(*(source.half_width(tail) for source in self._sources))
+
+    def _p(self, gap: float) -> float:
+        if math.isinf(self.se):
+            return 1.0
+        if gap == 0:
+            return 0.5
+        tail = 0.0 if self.se == 0 else self._tail(abs(gap))
+        return tail if gap > 0 else 1 - tail
+
+    def _tail(self, gap: float) -> float:
+        """The tail whose half-width is the gap."""
+        from scipy.optimize import brentq
+        from scipy.special import stdtr
+
+        tails = [float(stdtr(source.df, -gap / source.se)) for source in self._sources if source.se > 0]
+        alone = max(tails)
+        if len(tails) == 1 or alone == 0 or alone > 0.5 - 1e-12:
+            return alone
+        # One source alone gives a narrower interval, so a smaller tail: the answer is between the larger and 0.5.
+        # A little below the larger, so that rounding cannot put it outside.
+        low, high = math.log(alone) - 1e-6, math.log(0.5)
+        return math.exp(brentq(lambda log_tail: self._half_width(math.exp(log_tail)) - gap, low, high))
+
+
+def from_seeds(differences: ArrayLike) -> Estimate:
+    """The paired t estimate. From one seed the mean is known and nothing else: every p is 1, the interval infinite."""
+    values = _finite(differences)
+    return Estimate(mean=float(values.mean()), seeds=VarianceSource(se=standard_error(values), df=len(values) - 1))
+
+
+def standard_error(values: NDArray[np.float64]) -> float:
+    """Of the mean: infinite from one value, and exactly 0 where the values differ by rounding alone."""
+    if len(values) < 2:
+        return math.inf
+    if np.ptp(values) <= SAME * np.abs(values).max():
+        return 0.0
+    return float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def bca_interval(
+    differences: ArrayLike, *, level: float = 0.95, seed: int = 0, resamples: int = 9999
+) -> Interval | None:
+    """The bootstrap interval (BCa) over seeds; none from fewer than three, or where nothing varies.
+
+    For few seeds it is too narrow (at 95 % it covers 74 % of the time with 3 seeds, 83 % with 5, 89 % with 10), so it
+    is shown beside the t interval and never instead of it.
+    """
+    from scipy.stats import bootstrap
+
+    values = np.sort(_finite(differences))  # sorted, so that the order of the seeds does not matter
+    if len(values) < 3 or standard_error(values) == 0:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where it is not defined it warns and gives NaN, which is answered below
+        found = bootstrap(
+            (values,),
+            np.mean,
+            confidence_level=level,
+            n_resamples=resamples,
+            method="BCa",
+            rng=np.random.default_rng(seed),
+        ).confidence_interval
+    if not (math.isfinite(found.low) and math.isfinite(found.high)):
+        return None
+    return Interval(low=float(found.low), high=float(found.high), level=level)
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """The p values of a family of tests, adjusted so that even one false finding is as rare as the level says."""
+    adjusted: dict[str, float] = {}
+    largest = 0.0
+    for rank, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
+        adjusted[name] = largest
+    return {name: adjusted[name] for name in p_values}
+
+
+def _finite(differences: ArrayLike) -> NDArray[np.float64]:
+    values = np.asarray(differences, dtype=np.float64)
+    if values.ndim != 1 or not len(values):
+        raise ValueError(f"differences of shape {values.shape}: one number a seed is needed")
+    if not np.isfinite(values).all():
+        raise ValueError("differences that are not finite")
+    return values

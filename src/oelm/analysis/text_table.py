@@ -1,0 +1,176 @@
+"""Results as a text table for a terminal, and as plain data for a script."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+from oelm.analysis.checks.registry import format_issues
+from oelm.analysis.hypotheses import JudgedHypothesis
+from oelm.analysis.results import Results
+from oelm.analysis.stats.estimate import Interval
+from oelm.analysis.verdicts import Comparison
+from oelm.format import finite_or_none, format_columns, format_duration, format_interval
+from oelm.study.study import format_overrides
+
+_SEEDS_SHOWN = 8
+
+
+def format_results(results: Results) -> str:
+    """The table of the arms, what each comparison says, and what is wrong with them."""
+    study = results.study
+    metric, against = study.compare.metric, study.compare.baseline
+    difference = f"final - {against}"
+    rows = [("arm", "trainable", "n", f"{metric}, final", "spread", "best", difference, "95 % interval", "verdict")]
+    for arm in results.arms:
+        values = list(results.values(arm, metric).values())
+        best = list(results.values(arm, metric, model="best").values())
+        one = results.comparisons.get(arm)
+        rows.append(
+            (
+                arm,
+                _count(results, arm),
+                str(len(values)),
+                f"{statistics.fmean(values):.4f}" if values else "-",
+                f"{statistics.stdev(values):.4f}" if len(values) > 1 else "-",
+                f"{statistics.fmean(best):.4f}" if best else "-",
+                _mean(one),
+                format_interval(one.interval.low, one.interval.high) if one is not None else "",
+                one.verdict if one is not None else "",
+            )
+        )
+    lines = [f"{study.name}: {metric}, {study.compare.direction} is better", ""]
+    lines += format_columns(rows, left=("arm", "95 % interval", "verdict"))
+    parts = [_by_seed(results), _checks(results), [str(one) for one in results.hypotheses], _remarks(results)]
+    for part in parts:
+        lines += ["", *part] if part else []
+    return "\n".join(lines)
+
+
+def _mean(one: Comparison | None) -> str:
+    return "" if one is None or not one.differences else f"{one.estimate.mean:+.4f}"
+
+
+def _count(results: Results, arm: str) -> str:
+    numbers = results.values(arm, "trainable")
+    return f"{next(iter(numbers.values())):,.0f}" if numbers else ""
+
+
+def _by_seed(results: Results) -> list[str]:
+    lines = []
+    for arm, one in results.comparisons.items():
+        named = [f"{seed}: {value:+.4f}" for seed, value in list(one.differences.items())[:_SEEDS_SHOWN]]
+        more = [f"and {one.n - _SEEDS_SHOWN} more"] if one.n > _SEEDS_SHOWN else []
+        if named:
+            lines.append(f"{arm} - {one.against}, by seed  {'  '.join([*named, *more])}")
+    return lines
+
+
+def _checks(results: Results) -> list[str]:
+    return format_issues(results.checks) or ["no check fired"]
+
+
+def _remarks(results: Results) -> list[str]:
+    lines = [f"excluded: {out}" for out in results.excluded]
+    for arm in results.arms:
+        for seed, record in results.of(arm).items():
+            if record.status != "done":
+                first = str((record.error or {}).get("what", "no reason given")).splitlines()
+                lines.append(f"{arm} seed {seed}: {record.status} ({first[0] if first else 'no reason given'})")
+        tuned, overrides = results.tuned(arm), results.study.arms[arm].overrides
+        if tuned:
+            lines.append(f"{arm}: tuned to {', '.join(f'{path} = {value}' for path, value in tuned.items())}")
+        if overrides:
+            lines.append(f"{arm}:{format_overrides(overrides)}")
+    if len(results.arms) > 1 and not any(issue.code == "UNPAIRED" for issue in results.checks):
+        lines.append("Arms of one seed started from the same other weights and saw the same batches.")
+    if results.study.compare.baseline not in results.arms:
+        lines.append(f"No differences: {results.study.compare.baseline} is not among these arms.")
+    lines += [f"note: {note}" for note in results.study.notes]
+    hours = sum(sum(record.seconds.values()) for record in results.records.values())
+    lines.append(f"spread: standard deviation over seeds. {format_duration(hours)} of training and measuring.")
+    return lines
+
+
+def results_as_dict(results: Results) -> dict[str, Any]:
+    """Everything that the table and its remarks are made from, for scripts: numbers, with their sentences as `text`."""
+    study = results.study
+    metric = study.compare.metric
+    arms = {}
+    for arm in results.arms:
+        one = results.comparisons.get(arm)
+        arms[arm] = {
+            "treatment": study.arms[arm].treatment.to_dict(),
+            "overrides": study.arms[arm].overrides,
+            "tuned": results.tuned(arm),
+            "trainable": next(iter(results.values(arm, "trainable").values()), None),
+            "status": {seed: record.status for seed, record in results.of(arm).items()},
+            "final": results.values(arm, metric),
+            "best": results.values(arm, metric, model="best"),
+            "differences": one.differences if one is not None else {},
+            "comparison": comparison_as_dict(one) if one is not None else None,
+        }
+    return {
+        "study": study.name,
+        "metric": metric,
+        "better": study.compare.direction,
+        "against": study.compare.baseline,
+        "notes": list(study.notes),
+        "arms": arms,
+        "checks": [issue.to_dict() for issue in results.checks],
+        "hypotheses": [_hypothesis_as_dict(one) for one in results.hypotheses],
+        "excluded": [{"where": out.where, **out.why.to_dict(), "text": str(out.why)} for out in results.excluded],
+    }
+
+
+def comparison_as_dict(one: Comparison) -> dict[str, Any]:
+    """A verdict with everything that it rests on."""
+    data = {
+        "arm": one.arm,
+        "against": one.against,
+        "metric": one.metric,
+        "verdict": one.verdict,
+        **one.message.to_dict(),
+        "text": str(one),
+        "n": one.n,
+        "estimate": one.estimate.mean if one.differences else None,
+        "interval": _as_list(one.interval),
+        "over_seeds": _as_list(one.over_seeds),
+        "over_examples": _as_list(one.over_examples),
+        "margin": one.margin,
+        "p_differs": one.p_differs,
+        "p_equivalent": one.p_equivalent,
+        "detectable": one.detectable,
+        "seeds_needed": one.seeds_needed,
+        "issues": [issue.code for issue in one.issues],
+    }
+    return finite_or_none(data)  # type: ignore[no-any-return]
+
+
+def _hypothesis_as_dict(one: JudgedHypothesis) -> dict[str, Any]:
+    data = {
+        "name": one.hypothesis.name,
+        "statement": one.hypothesis.statement,
+        "estimand": str(one.hypothesis.estimand),
+        "rule": one.hypothesis.rule,
+        "margin": one.hypothesis.margin,
+        "status": one.status,
+        **one.message.to_dict(),
+        "text": str(one),
+        "value": one.value,
+        "interval": _as_list(one.interval),
+        "n": one.n,
+        "timed": one.timed,
+        "p_supported": one.p_supported,
+        "p_refuted": one.p_refuted,
+        "issues": [issue.code for issue in one.issues],
+    }
+    return finite_or_none(data)  # type: ignore[no-any-return]
+
+
+def _as_list(interval: Interval | None) -> list[float] | None:
+    """None unless both ends are known."""
+    if interval is None or not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        return None
+    return [interval.low, interval.high]

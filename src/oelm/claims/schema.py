@@ -1,0 +1,236 @@
+"""The schema of a ledger: what others have published, as data (docs/claims.md).
+
+Numbers are kept as they were printed, in quotation marks: the last digit says how exactly they are known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, PlainValidator
+
+from oelm.analysis.checks.consistency import Average
+from oelm.analysis.checks.reported_number import parse_duration, parse_number
+from oelm.errors import OelmError
+from oelm.message import Text
+from oelm.metrics import TIMES, Direction
+from oelm.study.study import Value
+from oelm.treatment import Treatment
+
+_STRICT: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
+
+
+def _words(value: Any) -> Text:
+    """One sentence for both languages, or `{en: ..., zh: ...}`."""
+    if isinstance(value, str) and value.strip():
+        return Text(value, value)
+    if isinstance(value, dict) and set(value) == {"en", "zh"} and all(isinstance(v, str) for v in value.values()):
+        return Text(value["en"], value["zh"])
+    raise ValueError("must be a sentence, or {en: ..., zh: ...}")
+
+
+def _number(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be as printed, in quotation marks, such as '4.27' or '91.42 %', got {value!r}")
+    return _readable(parse_number, value)
+
+
+def _time(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be as printed, such as '0.184 s' or '4h31', got {value!r}")
+    return _readable(parse_duration, value)
+
+
+def _readable(read: Any, value: str) -> str:
+    try:
+        read(value)
+    except OelmError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+    return value
+
+
+def _treatment(value: Any) -> Treatment:
+    try:
+        return Treatment.from_dict(value)
+    except (OelmError, TypeError) as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+_Words = Annotated[Text, PlainValidator(_words)]
+_Number = Annotated[str, BeforeValidator(_number)]
+_Time = Annotated[str, BeforeValidator(_time)]
+_Count = Annotated[int, Field(gt=0, le=10**12)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimArm:
+    """What one side of a claim was given, as far as it is known."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    treatment: Annotated[Treatment, PlainValidator(_treatment)] | None = None
+    settings: dict[str, Value] = field(default_factory=dict)
+    """By dotted path, as in a recipe: `optimizer.lr`, `schedule.warmup`; or `device`, `commit`."""
+    seeds: tuple[int, ...] | None = None
+    grid: dict[str, tuple[Value, ...]] | None = None
+    """What was tried when tuning it."""
+    trials: int | None = None
+    """How many trainings its settings are the best of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultRow:
+    """The numbers of one arm in a table."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    best: _Number | None = None
+    final: _Number | None = None
+    f1: _Number | None = None
+    """Of the same model as the best (or only) value."""
+    listed: tuple[_Number, ...] = ()
+    """Values along the way, of the same run."""
+    values: tuple[_Number, ...] = ()
+    """One of every run, in an order that pairs them with those of the other arms."""
+    steps: _Count | None = None
+    step_seconds: _Time | None = None
+    wall: _Time | None = None
+
+    @property
+    def main(self) -> str | None:
+        return self.best or self.final
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultTable:
+    """Published numbers that belong together: one metric on one set of examples."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    metric: str
+    better: Direction
+    arms: dict[str, ResultRow]
+    examples: _Count | None = None
+    classes: _Count | None = None
+    class_counts: tuple[_Count, ...] | None = None
+    """Examples of every class."""
+    f1_average: Average | None = None
+    simple_baseline: _Number | None = None
+    """What a simple method reaches there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimModel:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    pretrained: bool | None = None
+    width: _Count | None = None
+    head_dim: _Count | None = None
+    ffn_ratio: Annotated[float, Field(gt=0)] = 4.0
+    head_share: _Share = 0.0
+    """The share of the linear work that is outside the layers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimCounts:
+    """Parameters: what the architecture has, and what was reported."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    total: _Count
+    qk: _Count
+    reported_total: _Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleClaim:
+    """A learning-rate schedule as it was said to be, and as it was."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    says: str
+    was: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimRule:
+    """A rule by which the claim is to be judged: exactly one of `about`, `above` and `at_most`."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    rule: _Words
+    value: _Number
+    of: _Number | None = None
+    """What the value is a share of."""
+    about: _Number | None = None
+    above: _Number | None = None
+    at_most: _Number | None = None
+
+    @property
+    def number(self) -> float:
+        return float(parse_number(self.value).value / (parse_number(self.of).value if self.of else 1))
+
+    @property
+    def holds(self) -> bool:
+        """`about 15 %` is what would be printed as 15 %."""
+        exact = parse_number(self.value).value / (parse_number(self.of).value if self.of else 1)
+        if self.about is not None:
+            return parse_number(self.about).low <= exact <= parse_number(self.about).high
+        if self.above is not None:
+            return exact > parse_number(self.above).value
+        assert self.at_most is not None
+        return exact <= parse_number(self.at_most).value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retest:
+    """The shipped study that asks the same question fairly; where there is none, why."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    study: str | None = None
+    arm: str | None = None
+    against: str | None = None
+    metric: str | None = None
+    """The study's own by default."""
+    why: _Words | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    claim: _Words
+    source: str
+    arms: dict[str, ClaimArm] = field(default_factory=dict)
+    against: str | None = None
+    """The arm that the others are compared with."""
+    pairs: tuple[tuple[str, str], ...] = ()
+    """Other comparisons that the claim makes."""
+    model: ClaimModel = ClaimModel()
+    selected_on: str | None = None
+    reported_on: str | None = None
+    schedule: ScheduleClaim | None = None
+    results: dict[str, ResultTable] = field(default_factory=dict)
+    counts: ClaimCounts | None = None
+    rules: tuple[ClaimRule, ...] = ()
+    notes: tuple[_Words, ...] = ()
+    """What is known and no check can see."""
+    retested_by: tuple[Retest, ...] = ()
+
+    @property
+    def of_times(self) -> bool:
+        """Whether it is about times and nothing else."""
+        return bool(self.results) and all(table.metric in TIMES for table in self.results.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    ledger: str
+    version: Literal[1]
+    sources: dict[str, _Words]
+    claims: dict[str, Claim]

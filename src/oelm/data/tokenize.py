@@ -1,0 +1,381 @@
+"""Tokenize a task once, by role (train, validation, test), and memory-map it from then on; load or train a tokenizer.
+
+Examples of a classification task are stored as Arrow files, text for language modeling as one array of tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oelm.data.cache import cache_key, cached_dir
+from oelm.data.chunking import TextChunker
+from oelm.data.sources import END_OF_TEXT, Source
+from oelm.data.splits import SplitReader
+from oelm.data.tasks import Task
+from oelm.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PrepareCallback = Callable[[str, int, int], None]
+"""Called with (description, done, total) during a long computation; `total` is 0 where it is unknown."""
+
+_FORMAT = 1  # of the cache; a change of what is written here needs a new number
+_BATCH_TEXTS = 1000  # tokenized at a time
+_BATCH_CHARACTERS = 2**19  # of language modeling tokenized at a time: a million take 100 to 200 MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examples:
+    """Tokenized examples with labels. Example `i` is `tokens[offsets[i]:offsets[i + 1]]`."""
+
+    tokens: NDArray[np.int32]
+    types: NDArray[np.int8] | None
+    """Segment of a pair that each token belongs to (`token_type_ids`), if the tokenizer has them."""
+    offsets: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    """Row of each example in the published split."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """An array of tokens in windows of `length`, each with the token that follows it."""
+
+    tokens: NDArray[Any]
+    length: int
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 1) // self.length
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.full(len(self), self.length, dtype=np.int64)
+
+
+Split = Examples | Windows
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFacts:
+    """What a record keeps of the tokenized data."""
+
+    data: str
+    """Fingerprint of the task, its files and what is held out."""
+    tokenizer: str
+    """Fingerprint of the tokenizer."""
+    files: dict[str, list[str]]
+    """By published split: a hash of every file."""
+    sizes: dict[str, int]
+    """Examples (windows) of `train`, `validation` and every `test-<split>`."""
+    cut: dict[str, int]
+    """By split: truncated examples, i.e. those longer than `max_length`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizedTask:
+    """A task, ready for training."""
+
+    task: Task
+    train: Split
+    validation: Split
+    test: dict[str, Split]
+    """By published split."""
+    tokenizer: Any
+    facts: TaskFacts
+
+
+def tokenize_task(
+    source: Source,
+    *,
+    tokenizer: Callable[[Callable[[], Iterable[str]], Any], Any],
+    max_length: int,
+    validation: int | None,
+    pair_separator: str | None = None,
+    progress: PrepareCallback = lambda what, done, total: None,
+) -> TokenizedTask:
+    """Tokenize a task, or load it from the cache.
+
+    `tokenizer` returns one, given (texts of the training split, JSON data that identifies them); it may ignore both.
+    """
+    task = source.task
+    files = source.fingerprint()
+    _check_disjoint(files, source)
+    data = {
+        "task": task.name,
+        "files": files,
+        "local": source.local,
+        "validation": validation,
+        "pair_separator": pair_separator,
+    }
+    reader = SplitReader(source, validation)
+    chosen = tokenizer(reader.training_texts, data)
+    fingerprint = tokenizer_fingerprint(chosen)
+    key = {"format": _FORMAT, "data": data, "tokenizer": fingerprint, "max_length": max_length}
+
+    def make(folder: Path) -> None:
+        write = _write_examples if task.kind == "classification" else _write_tokens
+        write(folder, reader, chosen, max_length=max_length, pair_separator=pair_separator, progress=progress)
+
+    folder = cached_dir("tokens", key, make)
+    try:
+        meta = _Meta(**json.loads((folder / "meta.json").read_text(encoding="utf-8")))
+        splits = {name: _read(folder, name, task, max_length, meta) for name in meta.splits}
+    except (OSError, ValueError, LookupError, TypeError) as error:  # Arrow's errors are among them
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise DataError("the cached tokens are damaged", where=str(folder), why=why, hint=f"rm -r {folder}") from error
+    test = {name.removeprefix("test-"): split for name, split in splits.items() if name.startswith("test-")}
+    sizes = {name: len(split) for name, split in splits.items()}
+    return TokenizedTask(
+        task=task,
+        train=splits["train"],
+        validation=splits["validation"],
+        test=test,
+        tokenizer=chosen,
+        facts=TaskFacts(data=cache_key(data), tokenizer=fingerprint, files=files, sizes=sizes, cut=meta.cut),
+    )
+
+
+def _check_disjoint(files: dict[str, list[str]], source: Source) -> None:
+    """Refuse a file that serves two roles."""
+    seen: dict[str, str] = {}
+    for split, hashes in files.items():
+        for number, digest in enumerate(hashes):
+            other = seen.setdefault(digest, split)
+            if other != split:
+                raise DataError(
+                    f"the splits '{other}' and '{split}' are the same file",
+                    where=str(source.files[split][number]),
+                    why="a model cannot be tested on data it was trained or selected on",
+                )
+
+
+def _write_examples(
+    folder: Path,
+    reader: SplitReader,
+    tokenizer: Any,
+    *,
+    max_length: int,
+    pair_separator: str | None,
+    progress: PrepareCallback,
+) -> None:
+    import pyarrow as pa
+
+    splits = reader.tables()
+    total = sum(table.num_rows for table in splits.values())
+    done, cut = 0, {}
+    for name, table in splits.items():
+        if table.num_rows == 0:
+            raise DataError(f"the split '{name}' of task '{reader.task.name}' is empty")
+        parts, cut[name] = [], 0
+        for start in range(0, table.num_rows, _BATCH_TEXTS):
+            rows = table.slice(start, _BATCH_TEXTS)
+            encoded, types, truncated = _encode(tokenizer, rows, max_length, pair_separator)
+            cut[name] += truncated
+            columns = {"tokens": pa.array(encoded, pa.list_(pa.int32()))}
+            if types is not None:
+                columns["types"] = pa.array(types, pa.list_(pa.int8()))
+            parts.append(pa.table({**columns, "label": rows["label"], "row": rows["row"]}))
+            done += rows.num_rows
+            progress("tokenizing", done, total)
+        combined = pa.concat_tables(parts).combine_chunks()
+        with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as sink, pa.ipc.new_file(sink, combined.schema) as writer:
+            writer.write_table(combined, max_chunksize=combined.num_rows)
+    _write_meta(folder, _Meta(splits=list(splits), cut=cut))
+
+
+def _encode(tokenizer: Any, rows: pa.Table, max_length: int, pair_separator: str | None) -> tuple[Any, Any, int]:
+    """(tokens, token types if any, number of truncated examples)."""
+    if "text" in rows.column_names:
+        texts: list[Any] = [rows["text"].to_pylist()]
+    else:
+        texts = [rows["text_a"].to_pylist(), rows["text_b"].to_pylist()]
+        if pair_separator is not None:
+            texts = [[a + pair_separator + b for a, b in zip(*texts, strict=True)]]
+        elif tokenizer.num_special_tokens_to_add(pair=True) == 0:
+            raise DataError(
+                "the tokenizer does not support pairs: nothing would separate the two texts",
+                where="recipe.data.pair_separator",
+                hint="pair_separator: ' [SEP] '",
+            )
+    special = tokenizer.num_special_tokens_to_add(pair=len(texts) == 2)
+    if max_length <= special:  # the tokenizer would then not truncate at all
+        raise DataError(
+            f"max_length {max_length} leaves no room for text",
+            where="recipe.data.max_length",
+            why=f"the tokenizer adds {special} special tokens",
+        )
+    encoded = tokenizer(*texts, truncation=True, max_length=max_length, return_attention_mask=False)
+    tokens = encoded["input_ids"]
+    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.pad_token_id
+    tokens = [ids or [end] for ids in tokens]  # an empty text becomes the end-of-text token
+    types = encoded.get("token_type_ids") if len(texts) == 2 else None
+    truncated = sum(bool(one.overflowing) for one in encoded.encodings)
+    return tokens, types, truncated
+
+
+def _write_tokens(
+    folder: Path,
+    reader: SplitReader,
+    tokenizer: Any,
+    *,
+    max_length: int,
+    pair_separator: str | None,
+    progress: PrepareCallback,
+) -> None:
+    if tokenizer.eos_token_id is None:
+        raise DataError("the tokenizer has no end-of-text token", hint="use another data.tokenizer")
+    dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
+    written: dict[str, int] = {}
+    done = 0
+    with ExitStack() as stack:
+        files: dict[str, IO[bytes]] = {}
+        for name, batch in _batches(reader.documents(), TextChunker(tokenizer)):
+            if name not in files:
+                files[name] = stack.enter_context((folder / f"{name}.tokens").open("wb"))
+            flat = np.array(_tokens(tokenizer, batch), dtype=dtype)
+            files[name].write(flat.tobytes())
+            written[name] = written.get(name, 0) + len(flat)
+            done += sum(last for _, last in batch)
+            progress("tokenizing", done, 0)
+    written.setdefault("train", 0)  # every document may equal a held-out one
+    for name, number in written.items():
+        if number <= max_length:
+            raise DataError(
+                f"the split '{name}' has {number} tokens, fewer than one window of {max_length}",
+                hint="use more text, a shorter max_length, or another validation",
+            )
+    _write_meta(folder, _Meta(splits=list(written), cut={}, dtype=np.dtype(dtype).name))
+
+
+def _tokens(tokenizer: Any, chunks: list[tuple[str, bool]]) -> list[int]:
+    """The tokens of chunks, with the end-of-text token after the last chunk of every document."""
+    texts = [text for text, _ in chunks]
+    encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+    end = [tokenizer.eos_token_id]
+    return [token for ids, (_, last) in zip(encoded, chunks, strict=True) for token in (ids + end if last else ids)]
+
+
+def _batches(
+    documents: Iterable[tuple[str, Iterable[str]]], chunker: TextChunker
+) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
+    """(split, chunks of its documents), batched up to what can be tokenized in little memory."""
+    pending: dict[str, list[tuple[str, bool]]] = {}
+    sizes: dict[str, int] = {}
+    for name, document in documents:
+        for chunk in chunker.chunks(document):
+            pending.setdefault(name, []).append(chunk)
+            sizes[name] = sizes.get(name, 0) + len(chunk[0])
+            if len(pending[name]) == _BATCH_TEXTS or sizes[name] >= _BATCH_CHARACTERS:
+                yield name, pending.pop(name)
+                del sizes[name]
+    yield from pending.items()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Meta:
+    """The content of `meta.json` beside the tokens."""
+
+    splits: list[str]
+    cut: dict[str, int]
+    dtype: str | None = None
+    """Of the tokens of text; examples have their own in Arrow."""
+
+
+def _write_meta(folder: Path, meta: _Meta) -> None:
+    content = {name: value for name, value in asdict(meta).items() if value is not None}
+    (folder / "meta.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
+
+
+def _read(folder: Path, name: str, task: Task, max_length: int, meta: _Meta) -> Split:
+    if task.kind == "language-modeling":
+        if meta.dtype is None:  # which numpy would take for float64
+            raise ValueError("meta.json has no dtype")
+        tokens = np.memmap(folder / f"{name}.tokens", dtype=meta.dtype, mode="r")
+        return Windows(tokens=tokens, length=max_length)
+    import pyarrow as pa
+
+    table = pa.ipc.open_file(pa.memory_map(str(folder / f"{name}.arrow"))).read_all()
+    lists = table["tokens"].chunk(0)
+    types = table["types"].chunk(0).values.to_numpy() if "types" in table.column_names else None
+    return Examples(
+        tokens=lists.values.to_numpy(),
+        types=types,
+        offsets=lists.offsets.to_numpy().astype(np.int64),
+        labels=table["label"].to_numpy(),
+        rows=table["row"].to_numpy(),
+    )
+
+
+def load_tokenizer(name: str | Path, *, revision: str | None = None) -> Any:
+    """A fast tokenizer from a folder or hub name, with a padding token."""
+    from transformers import AutoTokenizer
+
+    if not Path(name).exists() and str(name).startswith((".", "/", "~")):
+        raise DataError(f"tokenizer folder {name} does not exist")
+    options = {"revision": revision} if revision else {}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(name), trust_remote_code=False, **options)
+    except Exception as error:  # a library may raise anything about a folder
+        why = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"cannot load a tokenizer from {name}",
+            why=f"{type(error).__name__}: {why}",
+            hint="data.tokenizer: {name: FOLDER}, or {train: bpe, vocab: 8192}",
+        ) from error
+    if not tokenizer.is_fast:
+        raise DataError(f"the tokenizer of {name} is not a fast tokenizer", hint="use a folder with tokenizer.json")
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise DataError(f"the tokenizer of {name} has neither a padding nor an end-of-text token")
+        tokenizer.pad_token = tokenizer.eos_token  # padding is masked, so any token works
+    return tokenizer
+
+
+def train_tokenizer(texts: Callable[[], Iterable[str]], *, vocab: int, made_from: Any) -> Any:
+    """A byte-level BPE trained on `texts`; cached by `made_from`, JSON data that identifies them."""
+
+    def make(folder: Path) -> None:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab,
+            special_tokens=[END_OF_TEXT],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(texts(), trainer)
+        tokenizer.save(str(folder / "tokenizer.json"))
+
+    folder = cached_dir("tokenizers", {"bpe": vocab, "from": made_from}, make)
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_file=str(folder / "tokenizer.json"), eos_token=END_OF_TEXT, pad_token=END_OF_TEXT
+    )
+
+
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """SHA-256 of everything that determines the tokens of a text."""
+    text = tokenizer.backend_tokenizer.to_str() + repr(sorted(tokenizer.special_tokens_map.items()))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,80 @@
+"""Numbers, intervals, durations and columns as plain text: the same on a terminal, in a log and in a report."""
+
+import math
+from collections.abc import Collection, Sequence
+from html import escape
+from typing import Any
+
+DASH = "\u2013"  # where there is no number
+
+
+def format_number(value: float) -> str:
+    """A measurement to as many digits as are of use."""
+    if not math.isfinite(value):
+        return DASH
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:,.1f}"
+
+
+def format_signed(value: float) -> str:
+    """A difference, with its sign."""
+    return f"{value:+.4f}" if math.isfinite(value) else DASH
+
+
+def format_interval(low: float, high: float, *, spec: str = "+.4f", missing: str = "none") -> str:
+    """`low to high`; `missing` where one of them is not finite."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return missing
+    return f"{low:{spec}} to {high:{spec}}"
+
+
+def format_duration(seconds: float) -> str:
+    """How long something takes, as people say it: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if math.isfinite(seconds) else "?"
+
+
+def format_step_time(seconds: float) -> str:
+    """The time of one training step: `84.2 ms`, `1.31 s`."""
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def format_columns(rows: Sequence[Sequence[str]], *, left: Collection[str]) -> list[str]:
+    """Aligned columns, one line a row. The first row names the columns; those in `left` are aligned left."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if name in left else cell.rjust(width)
+            for name, cell, width in zip(rows[0], row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def html_table(rows: Sequence[Sequence[str]], *, left: Collection[str]) -> str:
+    """The same rows for a notebook."""
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        sides = ("left" if name in left else "right" for name in rows[0])
+        return "".join(
+            f'<{tag} style="text-align: {side}">{escape(cell)}</{tag}>' for side, cell in zip(sides, row, strict=True)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows[1:])
+    return f"<table><thead><tr>{cells('th', rows[0])}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def html_lines(*lines: str) -> str:
+    """A paragraph a line, for a notebook."""
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
+def finite_or_none(value: Any) -> Any:
+    """Plain data without infinities and NaN, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: finite_or_none(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_or_none(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

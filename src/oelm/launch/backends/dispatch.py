@@ -1,0 +1,151 @@
+"""Dispatch: the cells below a folder, asked about and stopped through the backends that they were given to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from oelm.errors import CellError, OelmError, did_you_mean
+from oelm.launch.backends.registry import backend_class, backend_of
+from oelm.runs.jobs import Job, read_jobs
+from oelm.runs.layout import CELL_SPEC, FINISHED, STUDY, find_cell_folders, read_json, writing
+from oelm.runs.lease import STOP, holder_of
+from oelm.runs.status import CellStatus, read_status
+from oelm.study.cells import compared_cells, tuning_cells
+from oelm.study.load import load_study
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRef:
+    """A cell below a folder, whether it was started or not."""
+
+    study: Path
+    """The folder of its study."""
+    cell: str
+
+    @property
+    def folder(self) -> Path:
+        return self.study / self.cell
+
+    @property
+    def name(self) -> str:
+        return f"{self.study.name}/{self.cell}"
+
+
+def find_studies(runs: Path) -> list[Path]:
+    """The folders of studies at or below a folder."""
+    if not runs.is_dir():
+        raise CellError(f"there is no folder {runs}", hint="oelm run STUDY makes one")
+    return sorted(file.parent for file in runs.rglob(STUDY))
+
+
+def find_cells(runs: Path) -> list[CellRef]:
+    """All cells of all studies at or below a folder, in the order they run, and others that are there."""
+    found = []
+    for folder in find_studies(runs):
+        study = load_study(folder / STUDY, skip_plugins=True)
+        found += [CellRef(study=folder, cell=str(cell)) for cell in (*tuning_cells(study), *compared_cells(study))]
+    known = {one.folder for one in found}
+    for folder in find_cell_folders(runs):
+        if folder not in known:
+            home = _study_folder(folder)
+            found.append(CellRef(study=home, cell=str(folder.relative_to(home))))
+    return found
+
+
+def _study_folder(folder: Path) -> Path:
+    """The folder of the study that a cell belongs to, which may have been fetched without the study."""
+    above = [parent for parent in folder.absolute().parents if (parent / STUDY).exists()]
+    try:
+        named = str((read_json(folder / CELL_SPEC) or {}).get("study"))
+    except CellError:
+        named = ""
+    above += [parent for parent in folder.absolute().parents if parent.name == named]
+    home = above[0] if above else folder.absolute().parent
+    return home if folder.is_absolute() else Path(os.path.relpath(home))
+
+
+def select_cells(runs: Path, names: Iterable[str]) -> list[CellRef]:
+    """The cells that are meant: by `baseline/seed-0`, `study/baseline/seed-0`, their folder, or `all`."""
+    there = find_cells(runs)
+    picked: list[CellRef] = []
+    for name in names:
+        if name == "all":  # that was started
+            started = {study: {cell for job in read_jobs(study) for cell in job.cells} for study in find_studies(runs)}
+            picked += [one for one in there if one.folder.exists() or one.cell in started.get(one.study, ())]
+            continue
+        meant = [one for one in there if name in (one.cell, one.name, str(one.folder)) or Path(name) == one.folder]
+        if not meant:
+            known = [one.cell for one in there]
+            raise CellError(f"there is no cell '{name}' below {runs}{did_you_mean(name, known)}", hint="oelm status")
+        if len(meant) > 1:
+            several = ", ".join(one.name for one in meant)
+            raise CellError(f"'{name}' is a cell of several studies", hint=f"one of {several}")
+        picked += meant
+    return list(dict.fromkeys(picked))
+
+
+def list_status(runs: Path, *, log: Callable[[str], None] = lambda text: None) -> list[CellStatus]:
+    """A row a cell. `log` hears of backends that do not answer."""
+    rows = {one.folder: read_status(one.folder, study=one.study.name, cell=one.cell) for one in find_cells(runs)}
+    for folder in find_studies(runs):
+        for job in read_jobs(folder):
+            unfinished = [
+                name for name in job.cells if folder / name in rows and rows[folder / name].state not in FINISHED
+            ]
+            if not unfinished:
+                continue
+            try:
+                remote = backend_of(job).status(job)
+            except OelmError as error:
+                log(f"{job.on}: {str(error).splitlines()[0]}")
+                continue
+            for name in unfinished:
+                rows[folder / name] = _merge(rows[folder / name], remote.get(name))
+    return list(rows.values())
+
+
+def _merge(here: CellStatus, there: CellStatus | None) -> CellStatus:
+    """What a batch system only knows to be queued or running is less than what a running cell's own folder says."""
+    if there is None or here.state == "running":
+        return here
+    return replace(there, study=here.study, cell=here.cell)
+
+
+def last_job(study: Path, cell: str) -> Job | None:
+    """The job by which a cell was started last."""
+    return next((job for job in reversed(read_jobs(study)) if cell in job.cells), None)
+
+
+def request_stop(cells: Sequence[CellRef]) -> list[CellRef]:
+    """Ask cells to stop; those whose checkpoint can be waited for. A backend that does not answer stops none of it."""
+    here, problems = [], []
+    for study in dict.fromkeys(one.study for one in cells):
+        mine = [one for one in cells if one.study == study]
+        last = {one: last_job(study, one.cell) for one in mine}
+        stay = [one for one in mine if (job := last[one]) is None or backend_class(job.on).shares_folder]
+        for one in stay:
+            with writing(one.folder):
+                one.folder.mkdir(parents=True, exist_ok=True)
+                (one.folder / STOP).touch()
+        here += stay
+        for job in read_jobs(study):
+            try:
+                backend = backend_of(job)
+                if backend.shares_folder:  # it may be queued by an older job as well
+                    meant = [one.cell for one in stay if one.cell in job.cells]
+                else:
+                    meant = [one.cell for one in mine if last[one] == job]
+                if meant:
+                    backend.stop(job, meant)
+            except OelmError as error:
+                problems.append(error)
+    if problems:
+        raise problems[0]
+    return here
+
+
+def filter_running(cells: Sequence[CellRef]) -> list[CellRef]:
+    return [one for one in cells if (holder := holder_of(one.folder)) is not None and holder.is_alive]

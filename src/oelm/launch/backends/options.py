@@ -1,0 +1,114 @@
+"""Backend options. One field makes all of an option: on the command line, in cluster.yaml, its check, and its help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+from oelm.errors import LaunchError
+
+_RDZV_ID = re.compile(r"[\w.-]{1,100}")
+
+
+def option(
+    help: str,
+    *,
+    default: Any = None,
+    default_factory: Callable[[], Any] | None = None,
+    at_least: int | None = None,
+    at_most: int | None = None,
+    is_cli: bool = True,
+    is_directive: bool = False,
+) -> Any:
+    """A field of an options dataclass.
+
+    `is_cli` is False for what only cluster.yaml can say. `is_directive` makes it an option of sbatch of the same name.
+    """
+    metadata = {
+        "help": help,
+        "at_least": at_least,
+        "at_most": at_most,
+        "is_cli": is_cli,
+        "is_directive": is_directive,
+    }
+    if default_factory is not None:
+        return field(default_factory=default_factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendOptions:
+    """What a backend can be asked for. None means: not asked for."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    @classmethod
+    def resolve(cls, given: Mapping[str, Any], *, defaults: Self | None = None) -> Self:
+        """The options of a launch: what was given, and for the rest what cluster.yaml says. Bad ones are refused."""
+        values = {one.name: getattr(defaults, one.name) for one in fields(cls)} if defaults is not None else {}
+        for name, value in given.items():
+            values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
+        options = cls(**values)
+        problems = [f"--{_flag(path)}: {text}" for path, text in options.problems()]
+        if problems:
+            raise LaunchError("invalid options; nothing was submitted", why="\n".join(problems))
+        return options
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """(field, what is wrong with it)."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, str):
+                yield from ((one.name, text) for text in _text_problems(value))
+            elif isinstance(value, int):
+                yield from ((one.name, text) for text in _range_problems(value, one))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptions(BackendOptions):
+    workers: int | None = option("Cells at once [default: GPUs, or 1]", at_least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchrunOptions(BackendOptions):
+    nproc: int | None = option("Processes per machine, for one cell", at_least=1)
+    nnodes: int = option("Number of machines, with the same command on each", default=1, at_least=1)
+    rdzv_id: str | None = option("Unused name for the machines to meet by")
+    interface: str = option("Network interface", default="lo")
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        yield from super().problems()
+        if self.rdzv_id and not _RDZV_ID.fullmatch(self.rdzv_id):
+            yield "rdzv_id", f"must be letters, digits, '.', '_' or '-', got {self.rdzv_id!r}"
+        if self.nnodes > 1 and self.rdzv_id is None:
+            yield "rdzv_id", f"{self.nnodes} machines need a name to meet by, the same on each of them"
+
+
+def _text_problems(value: str) -> Iterator[str]:
+    if not value:
+        yield "is empty"
+    elif not value.isprintable():
+        yield f"has a control character: {value!r}"
+
+
+def _range_problems(value: int, one: Field[Any]) -> Iterator[str]:
+    low, high = one.metadata.get("at_least"), one.metadata.get("at_most")
+    if (low is not None and value < low) or (high is not None and value > high):
+        yield f"must be {low} or more, got {value}" if high is None else f"must be from {low} to {high}, got {value}"
+
+
+def _flag(path: str) -> str:
+    """`sbatch.mem` is what `--sbatch mem` has given."""
+    return path.replace(".", " ").replace("_", "-")
+
+
+def cli_fields(options: type[BackendOptions]) -> list[Field[Any]]:
+    """The fields that are options of the command line."""
+    return [one for one in fields(options) if one.metadata.get("is_cli")]
+
+
+def default_of(one: Field[Any]) -> Any:
+    """The default of a field."""
+    return one.default_factory() if one.default_factory is not MISSING else one.default

@@ -1,0 +1,230 @@
+"""Remote: a study on another machine, which runs there whether or not anybody is connected.
+
+<folder>/project/<name>           the project, in which the study runs
+<folder>/oelm, <folder>/.venv     oelm and its environment, unless cluster.yaml names one
+<folder>/data                     data from outside the project
+<folder>/runs/<study>             what a study leaves behind anywhere; and run.log, the output of the run
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from oelm.errors import LaunchError
+from oelm.format import format_duration
+from oelm.launch.backends.cluster import Cluster
+from oelm.launch.backends.ssh.address import SshAddress, parse_address
+from oelm.launch.backends.ssh.host import (
+    RemoteResult,
+    SshHost,
+    remote_disk_full,
+    run_remote,
+    says_disk_full,
+    ssh_host,
+    stream_remote,
+)
+from oelm.launch.backends.ssh.plugins import upload_plugins
+from oelm.launch.backends.ssh.upload import sync_project
+from oelm.launch.backends.ssh.venv import ensure_venv, enter_venv
+from oelm.launch.study_run import CellFilter, StudyRun
+from oelm.runs.jobs import Job
+from oelm.runs.layout import read_json
+from oelm.runs.lease import STOP
+
+_CLOCK = 60  # seconds that two clocks may differ
+_LITTLE = 2**30  # bytes: with less room it is worth a word
+# How the scripts end when something is missing.
+_NOT_OURS, _NO_TOOL, _RUNNING, _ENDED = 91, 92, 93, 94
+# A folder that is not empty and not ours is left alone: copying removes what is not here.
+_LOOK = """
+cd && mkdir -p -- "$1" && cd -- "$1" || exit 90
+[ -e .oelm ] || [ -z "$(ls -A)" ] || exit 91
+for tool in rsync setsid nohup flock; do
+  command -v "$tool" >/dev/null || { echo "$tool" >&2; exit 92; }
+done
+echo "oelm keeps here what it runs with --on ssh://..., and removes what it does not know." >.oelm || exit 90
+pwd -P
+date +%s
+df -Pk . | tail -n 1
+for lock in runs/*/run.lock; do
+  [ ! -e "$lock" ] || flock -n "$lock" true || echo "$lock"
+done
+"""
+# The lock goes with the process, however it ends. setsid and nohup: nothing that happens to the connection reaches it.
+# It is watched for a moment, so that what cannot even start is an error here.
+_START = """
+runs=$1/runs/$2 folder=$3 study=$4
+shift 4
+mkdir -p -- "$runs" "$folder" && cd -- "$folder" && exec 9>>"$runs/run.lock" || exit 90
+flock -n 9 || exit 93
+printf '%s\\n' "$study" >"$runs/.study.json.new" && mv -- "$runs/.study.json.new" "$runs/study.json" || exit 90
+setsid nohup "$@" </dev/null >>"$runs/run.log" 2>&1 &
+for _ in 1 2 3 4 5 6; do
+  sleep 0.5
+  kill -0 $! 2>/dev/null && continue
+  wait $!
+  [ $? -le 1 ] || { tail -n 6 "$runs/run.log" >&2; exit 94; }
+  break
+done
+echo $!
+"""
+_CALL = 'cd -- "$1" && shift && exec "$@"'
+# Nobody tells a process there that we do not look any more, except by the end of its standard input.
+_SHOW = """
+cd -- "$1" && shift || exit
+exec 3<&0
+"$@" </dev/null & viewer=$!
+{ cat <&3; kill "$viewer"; } >/dev/null 2>&1 & waits=$!
+wait "$viewer"
+code=$?
+kill "$waits" 2>/dev/null
+exit "$code"
+"""
+
+
+def start_remote(
+    study_run: StudyRun,
+    *,
+    address: SshAddress,
+    workers: int | None,
+    cluster: Cluster,
+    log: Callable[[str], None],
+) -> dict[str, Any]:
+    """Copy what is needed to another machine and start the study there. Where anything is wrong, nothing is started."""
+    study, machine = study_run.study, ssh_host(address, cluster)
+    folder, running = _inspect_host(machine, log)
+    if study.name in running:
+        raise _is_running(machine, study.name)
+    content = read_json(study_run.file)
+    assert content is not None
+    uploaded = sync_project(
+        machine,
+        content,
+        to=folder,
+        out=study_run.out,
+        with_oelm=cluster.venv is None,
+        running=running,
+        log=log,
+    )
+    venv = ensure_venv(machine, cluster, folder=folder, package=uploaded.package, log=log)
+    runs = f"{folder}/runs"
+    words = [f"{venv}/bin/python", "-P", "-m", "oelm", "run", f"{runs}/{study.name}/study.json", "--out", runs]
+    words += upload_plugins(machine, study.plugins, to=folder)
+    words += [] if workers is None else ["--workers", str(workers)]
+    words += _filter_words(study_run.filter)
+    if study_run.is_named:  # such cells stay stopped until somebody asks for them again, as we do
+        stops = [f"{runs}/{study.name}/{cell}/{STOP}" for cell in study_run.cells]
+        run_remote(machine, 'rm -f -- "$@"', *stops)
+    script = enter_venv(cluster, venv) + _START
+    text = json.dumps(uploaded.study, indent=2)
+    answer = run_remote(machine, script, folder, study.name, uploaded.folder, text, *words)
+    if answer.code == _RUNNING:
+        raise _is_running(machine, study.name)
+    if answer.code == _ENDED:
+        raise LaunchError(
+            f"{study.name} ended as soon as it was started there", where=str(address), why=answer.stderr.strip()
+        )
+    _check_written(machine, answer, "the study")
+    log(f"{study.name} runs on {address}, process {answer.stdout.strip()}; it does not need this machine")
+    return {
+        "study": study.name,
+        "folder": folder,
+        "runs": f"{runs}/{study.name}",
+        "cwd": uploaded.folder,
+        "venv": venv,
+        "pid": int(answer.stdout),
+    }
+
+
+def _filter_words(chosen: CellFilter) -> list[str]:
+    given = {"--arm": chosen.arms, "--seed": chosen.seeds, "--cell": chosen.cells}
+    return [word for option, values in given.items() for value in values or () for word in (option, str(value))]
+
+
+def fetch_status(job: Job, cluster: Cluster) -> list[dict[str, Any]]:
+    """The rows of `oelm status` there."""
+    output = _oelm_output(job, cluster, "status", job.facts["runs"], "--json")
+    try:
+        found = json.loads(output)
+        return [{**row, "where": job.on} for row in found]
+    except (ValueError, TypeError) as error:
+        why = f"{type(error).__name__}: {output[:200]}"
+        raise LaunchError("the status there cannot be read", where=job.on, why=why) from error
+
+
+def stream_log(job: Job, cell: str, *, follow: bool, cluster: Cluster) -> int:
+    """Write the log of a cell there to our standard output. Ctrl-C ends only the showing."""
+    words = ["logs", cell, *(["-f"] if follow else []), "--runs", job.facts["runs"]]
+    return stream_remote(_host_of(job, cluster), enter_venv(cluster, job.facts["venv"]) + _SHOW, *_command(job, words))
+
+
+def stop_remote(job: Job, cells: Sequence[str], cluster: Cluster) -> None:
+    """Ask cells there to write a checkpoint and stop."""
+    _oelm_output(job, cluster, "stop", *cells, "--runs", job.facts["runs"])
+
+
+def _host_of(job: Job, cluster: Cluster) -> SshHost:
+    return ssh_host(parse_address(job.on), cluster)
+
+
+def _command(job: Job, words: Sequence[str]) -> list[str]:
+    """The folder to go to, and the command."""
+    return [job.facts["cwd"], f"{job.facts['venv']}/bin/python", "-P", "-m", "oelm", *words]
+
+
+def _oelm_output(job: Job, cluster: Cluster, *words: str) -> str:
+    """What a command of oelm says there."""
+    script = enter_venv(cluster, job.facts["venv"]) + _CALL
+    answer = run_remote(_host_of(job, cluster), script, *_command(job, words))
+    if answer.code:
+        why = answer.stderr.strip()[-1000:]
+        raise LaunchError(f"oelm {words[0]} there ended with code {answer.code}", where=job.on, why=why)
+    return answer.stdout
+
+
+def _inspect_host(machine: SshHost, log: Callable[[str], None]) -> tuple[str, list[str]]:
+    """The folder there, and which studies are running in it. `log` hears what may surprise."""
+    before = time.time()
+    answer = run_remote(machine, _LOOK, machine.address.folder)
+    now = (before + time.time()) / 2
+    if answer.code == _NOT_OURS:
+        raise LaunchError(
+            f"{machine.address.folder} on {machine.address.host} holds something else; nothing was copied",
+            why="only a folder that is empty, or that oelm has made, is taken",
+            hint=f"a folder of its own: {machine.address}/{'oelm' if machine.address.folder != 'oelm' else 'FOLDER'}",
+        )
+    if answer.code == _NO_TOOL:
+        raise LaunchError(f"{answer.last_error} is not installed there", where=str(machine.address))
+    _check_written(machine, answer, "anything")
+    folder, clock, disk, *locks = answer.stdout.splitlines()
+    ahead = float(clock) - now
+    if abs(ahead) > _CLOCK:
+        way = "ahead of" if ahead > 0 else "behind"
+        host, difference = machine.address.host, format_duration(abs(ahead))
+        log(f"the clock of {host} is {difference} {way} this one; its records have its times")
+    free = re.search(r"\s\d+\s+\d+\s+(\d+)\s+(?:\d+%|-)\s", disk)
+    if free is not None and int(free[1]) * 1024 < _LITTLE:
+        log(f"only {int(free[1]) / 1024:,.0f} MB are free in {folder} on {machine.address.host}")
+    return folder, [lock.split("/")[1] for lock in locks]
+
+
+def _check_written(machine: SshHost, answer: RemoteResult, what: str) -> None:
+    if answer.code and says_disk_full(answer.stderr):
+        raise remote_disk_full(what, answer, where=str(machine.address))
+    if answer.code:
+        raise LaunchError(
+            "the folder there cannot be used; nothing was started",
+            where=str(machine.address),
+            why=answer.last_error,
+            hint="another folder: ssh://user@host/folder",
+        )
+
+
+def _is_running(machine: SshHost, study: str) -> LaunchError:
+    return LaunchError(
+        f"{study} is running there already; nothing was started",
+        where=str(machine.address),
+        hint="oelm status; or oelm stop all, then rerun the same command to resume",
+    )

@@ -1,0 +1,182 @@
+"""Run: the missing cells of a study, through a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oelm.errors import DataError, FolderError, LaunchError, OelmError, StudyError, require
+from oelm.launch.study_run import StudyRun, clear_stop_requests, open_run, run_one_cell, write_study
+from oelm.launch.tuning import best_point
+from oelm.message import verbatim
+from oelm.runs.jobs import Job, append_job
+from oelm.runs.layout import RUNS, STUDY
+from oelm.runs.record import Record
+from oelm.study.cells import Cell, CellSpec, Point, resolve_cell
+from oelm.study.study import Study
+from oelm.train.progress import Progress
+
+if TYPE_CHECKING:
+    from oelm.analysis.results import Excluded, Results
+    from oelm.launch.backends.base import LocalBackend, RemoteBackend
+
+
+def run(
+    study: Study,
+    *,
+    out: str | Path = RUNS,
+    arms: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    cells: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    backend: LocalBackend | None = None,
+) -> Results:
+    """Run what is missing of a study, first its tuning, if it has one, then its cells; and read all of it.
+
+    `arms`, `seeds` and `cells` (by name, `baseline/seed-0`) pick cells. Cells that are named run alone: their tuning
+    must be done. A seed of the tuning runs its grid.
+    """
+    from oelm.launch.backends.inline import InlineBackend
+    from oelm.train.process import avoid_spinning
+
+    avoid_spinning()  # before torch is imported
+    study_run = open_run(study, out=out, arms=arms, seeds=seeds, cells=cells)
+    return run_study(study_run, backend or InlineBackend(), progress or Progress())
+
+
+def run_study(study_run: StudyRun, backend: LocalBackend, progress: Progress) -> Results:
+    """Run the missing cells and wait for them; then read all of the study."""
+    from oelm.analysis.results import AllExcluded, read_results
+
+    if study_run.is_named and backend.is_inline(study_run):
+        run_named_cells(study_run, progress)
+        return _restrict(read_results(study_run.folder), study_run)
+    has_missing = bool(study_run.stages)
+    if has_missing:
+        require("lab", needed_by="oelm run")
+        from oelm.train.device import check_gpu_usable
+
+        check_gpu_usable()
+        progress.on_message(f"device: {backend.devices(study_run)}")
+        preflight(study_run, progress, is_remote=False)
+    write_study(study_run)
+    clear_stop_requests(study_run)
+    if has_missing:
+        append_job(study_run.folder, study_run.job(backend))
+    backend.run(study_run, study_run.tuning, progress)
+    tuned, untuned = _best_points(study_run)
+    excluded = {one.where for one in untuned}
+    backend.run(study_run, [cell for cell in study_run.compared if cell.arm not in excluded], progress)
+    results = read_results(study_run.folder)
+    if has_missing:  # else whoever only reads would wait for data that may be far away
+        _train_simple_baselines(results, tuned, progress)
+    return replace(_restrict(results, study_run), excluded=AllExcluded((*untuned, *results.excluded)))
+
+
+def run_named_cells(study_run: StudyRun, progress: Progress) -> dict[Cell, Record]:
+    """Run exactly the cells that were named, in this process: for a cell that others hold, nobody waits."""
+    if study_run.missing(study_run.cells):
+        require("lab", needed_by="oelm run")
+        from oelm.train.device import check_gpu_usable, describe_device
+
+        check_gpu_usable()
+        progress.on_message(f"device: {describe_device()}")
+    if not (study_run.folder / STUDY).exists():
+        write_study(study_run)
+    return {cell: run_one_cell(study_run, cell, progress) for cell in study_run.cells}
+
+
+def submit_study(study_run: StudyRun, backend: RemoteBackend, *, log: Callable[[str], None]) -> Job:
+    """Hand the missing cells over, all or none, and do not wait for them. `log` hears what is done for it."""
+    job = study_run.job(backend)
+    if not job.cells:
+        raise LaunchError(f"nothing is missing of {study_run.folder}", hint=f"oelm report {study_run.folder}")
+    preflight(study_run, _LogProgress(log), is_remote=True)
+    write_study(study_run)
+    requests = clear_stop_requests(study_run)  # before: a task may start at once
+    try:
+        facts = backend.submit(study_run, log=log)
+    except BaseException:  # nothing was started: what was stopped stays so
+        with suppress(OSError):
+            for request in requests:
+                request.touch()
+        raise
+    job = replace(job, facts=facts)
+    append_job(study_run.folder, job)
+    return job
+
+
+def preflight(study_run: StudyRun, progress: Progress, *, is_remote: bool) -> None:
+    """Refuse a study whose data are not there, or of which a treatment does not fit the model, before anything runs.
+
+    Data and models of a remote run may be on that machine only: then a message says so, and nothing is refused.
+    """
+    from oelm.train.preflight import check_treatments
+
+    for specs in _by_model(study_run):
+        try:
+            check_treatments(specs, progress=progress)
+        except (DataError, FolderError, ImportError) as error:
+            if not is_remote:
+                raise
+            arms = ", ".join(spec.arm.name for spec in specs)
+            progress.on_message(f"{arms}: not checked before they run there, for here {str(error).splitlines()[0]}")
+
+
+def _by_model(study_run: StudyRun) -> list[list[CellSpec]]:
+    """A cell of every arm, together with others of the same model and data."""
+    groups: dict[str, list[CellSpec]] = {}
+    for arm in study_run.arms:
+        spec = resolve_cell(study_run.study, next(cell for cell in study_run.cells if cell.arm == arm))
+        groups.setdefault(repr((spec.recipe.model, spec.recipe.data)), []).append(spec)
+    return list(groups.values())
+
+
+class _LogProgress(Progress):
+    def __init__(self, log: Callable[[str], None]):
+        self._log = log
+
+    def on_message(self, text: str) -> None:
+        self._log(text)
+
+
+def _best_points(study_run: StudyRun) -> tuple[dict[str, Point], list[Excluded]]:
+    """What the tuning has chosen for every arm, and the arms for which it could not."""
+    from oelm.analysis.results import Excluded
+
+    tuned, untuned = {}, []
+    for arm in dict.fromkeys(cell.arm for cell in study_run.compared) if study_run.study.tune else ():
+        try:
+            tuned[arm] = best_point(study_run.study, arm, study_run.folder)
+        except StudyError as error:
+            untuned.append(Excluded(where=arm, why=verbatim(str(error).splitlines()[0])))
+    return tuned, untuned
+
+
+def _restrict(results: Results, study_run: StudyRun) -> Results:
+    """The results of what was asked for."""
+    seeds = dict.fromkeys(cell.seed for cell in study_run.compared)
+    return results.restricted(arms=study_run.arms, seeds=[seed for seed in study_run.study.seeds if seed in seeds])
+
+
+def _train_simple_baselines(results: Results, tuned: dict[str, Point], progress: Progress) -> None:
+    """What a model without attention reaches on the same rows, where it is not known yet."""
+    from oelm.runs.simple_baseline import find_simple_baseline, read_simple_baselines
+
+    for cell, record in results.records.items():
+        known = read_simple_baselines(results.folder)
+        if record.status != "done" or find_simple_baseline(record.data, known) is not None:
+            continue
+        from oelm.train.preparation import load_data, open_splits
+        from oelm.train.simple_baseline import save_simple_baseline
+
+        progress.on_prepare("training a model of word counts to compare with", 0, 0)
+        recipe = resolve_cell(results.study, cell, tuned.get(cell.arm)).recipe
+        try:
+            save_simple_baseline(results.folder, load_data(recipe, progress), open_splits(recipe))
+        except OelmError as error:  # the cells are done, and that is what counts
+            progress.on_message(f"there is no simple baseline to compare with: {str(error).splitlines()[0]}")
+            return

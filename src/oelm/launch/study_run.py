@@ -1,0 +1,223 @@
+"""Study run: which cells of a study are to run, what is missing of them, and the queue that hands them out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oelm.errors import CellError, StudyError, did_you_mean
+from oelm.launch.tuning import best_point
+from oelm.runs.jobs import Job
+from oelm.runs.layout import FINISHED, RUNS, STUDY, write_json, writing
+from oelm.runs.lease import STOP, holder_of
+from oelm.runs.record import Record
+from oelm.runs.status import read_state
+from oelm.study.cells import Cell, compared_cells, resolve_cell, tuning_cells
+from oelm.study.study import Study
+from oelm.train.progress import Progress
+
+if TYPE_CHECKING:
+    from oelm.launch.backends.base import Backend
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellFilter:
+    """Which cells of a study are meant. What is None does not matter."""
+
+    arms: tuple[str, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    """A seed of the tuning means its grid."""
+    cells: tuple[str, ...] | None = None
+    """By name: exactly these, with no tuning before them."""
+
+    def tuning(self, study: Study) -> list[Cell]:
+        """The cells to tune with. The seeds that are compared need the tuning of their arms."""
+        seeds = self.seeds
+        if self.cells is None and seeds is not None and not set(seeds).isdisjoint(study.seeds):
+            seeds = None
+        return [cell for cell in tuning_cells(study) if self._has(cell, seeds)]
+
+    def compared(self, study: Study) -> list[Cell]:
+        return [cell for cell in compared_cells(study) if self._has(cell, self.seeds)]
+
+    def _has(self, cell: Cell, seeds: tuple[int, ...] | None) -> bool:
+        return (
+            (self.arms is None or cell.arm in self.arms)
+            and (seeds is None or cell.seed in seeds)
+            and (self.cells is None or str(cell) in self.cells)
+        )
+
+    def check(self, study: Study) -> None:
+        """Refuse what the study does not have."""
+        seeds = (*study.seeds, *(study.tune.seeds if study.tune else ()))
+        cells = [str(cell) for cell in (*tuning_cells(study), *compared_cells(study))]
+        _check_known("arm", self.arms, study.arms, hint=f"one of {', '.join(study.arms)}")
+        _check_known("seed", self.seeds, seeds, hint=f"one of {', '.join(map(str, seeds))}, or --set seeds=[...]")
+        _check_known("cell", self.cells, cells, hint="oelm plan STUDY")
+        if not self.tuning(study) and not self.compared(study):
+            raise StudyError("no cell of the study has all of this", hint="oelm plan STUDY")
+
+
+def _check_known(what: str, given: Sequence[object] | None, known: Iterable[object], *, hint: str) -> None:
+    if given is not None and not given:
+        raise StudyError(f"no {what} is named", hint=hint)
+    for value in given or ():
+        if value not in known:
+            raise StudyError(f"the study has no {what} {value!r}{did_you_mean(value, map(str, known))}", hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRun:
+    """A study that is about to run."""
+
+    study: Study
+    out: Path
+    filter: CellFilter
+
+    @property
+    def folder(self) -> Path:
+        return self.out / self.study.name
+
+    @property
+    def file(self) -> Path:
+        """The study, for processes that run its cells, even if another version of it is started meanwhile."""
+        text = json.dumps(self.study.to_dict(), sort_keys=True)
+        return self.folder / f"study-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the cells were named one by one."""
+        return self.filter.cells is not None
+
+    @property
+    def tuning(self) -> list[Cell]:
+        return self.filter.tuning(self.study)
+
+    @property
+    def compared(self) -> list[Cell]:
+        return self.filter.compared(self.study)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """In the order they run."""
+        return [*self.tuning, *self.compared]
+
+    @property
+    def arms(self) -> list[str]:
+        meant = {cell.arm for cell in self.cells}
+        return [arm for arm in self.study.arms if arm in meant]
+
+    def missing(self, cells: Sequence[Cell]) -> list[Cell]:
+        return [cell for cell in cells if read_state(self.folder / cell.folder) not in FINISHED]
+
+    @property
+    def stages(self) -> list[list[Cell]]:
+        """Missing cells; those of a stage wait for the stage before."""
+        return [stage for stage in (self.missing(self.tuning), self.missing(self.compared)) if stage]
+
+    def job(self, backend: Backend) -> Job:
+        """What is kept of a launch: enough to launch it again."""
+        names = tuple(str(cell) for stage in self.stages for cell in stage)
+        chosen = {"arms": self.filter.arms, "seeds": self.filter.seeds, "cells": self.filter.cells}
+        options = {name: None if values is None else list(values) for name, values in chosen.items()}
+        return Job(on=backend.on or backend.name, cells=names, options={**options, "given": dict(backend.given)})
+
+
+def open_run(
+    study: Study,
+    *,
+    out: str | Path = RUNS,
+    arms: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    cells: Sequence[str] | None = None,
+) -> StudyRun:
+    """What there is to run. Cells that were made with another study are refused; nothing is written."""
+    from oelm.train.preflight import check_spec_unchanged
+
+    chosen = CellFilter(
+        arms=None if arms is None else tuple(arms),
+        seeds=None if seeds is None else tuple(seeds),
+        cells=None if cells is None else tuple(cells),
+    )
+    chosen.check(study)
+    study_run = StudyRun(study=study, out=Path(out), filter=chosen)
+    for cell in study_run.tuning if study.tune is not None else study_run.compared:  # all of it before any of it
+        check_spec_unchanged(resolve_cell(study, cell), study_run.folder)
+    return study_run
+
+
+def write_study(study_run: StudyRun) -> None:
+    """Put the study into its folder."""
+    with writing(study_run.folder):
+        study_run.folder.mkdir(parents=True, exist_ok=True)
+    for file in (study_run.file, study_run.folder / STUDY):
+        write_json(file, study_run.study.to_dict())
+
+
+def clear_stop_requests(study_run: StudyRun) -> list[Path]:
+    """Let cells that were stopped run again; returns the requests, which are gone."""
+    requests = [study_run.folder / cell.folder / STOP for stage in study_run.stages for cell in stage]
+    found = [request for request in requests if request.exists()]
+    with writing(study_run.folder):
+        for request in found:
+            request.unlink(missing_ok=True)
+    return found
+
+
+def run_one_cell(study_run: StudyRun, cell: Cell, progress: Progress) -> Record:
+    """Train one cell in this process. It is refused if its arm is not tuned yet, or if it was asked to stop."""
+    from oelm.train.cell import train_cell
+
+    study, folder = study_run.study, study_run.folder
+    tuned = best_point(study, cell.arm, folder) if study.tune is not None and cell.point is None else None
+    if stop_requested(folder / cell.folder) and read_state(folder / cell.folder) not in FINISHED:
+        raise CellError(f"{cell} was asked to stop", where=str(folder / cell.folder), hint="oelm resume")
+    return train_cell(resolve_cell(study, cell, tuned), root=folder, progress=progress)
+
+
+def stop_requested(folder: Path) -> bool:
+    """Whether a cell was asked to stop, and not resumed since."""
+    return (folder / STOP).exists()
+
+
+def stop_message(cell: Cell) -> str:
+    return f"{cell} was asked to stop, and has; `oelm resume` continues it"
+
+
+class CellQueue:
+    """Cells that are still to run. Those that others work on come last, and if those finish them, not at all."""
+
+    def __init__(self, study_run: StudyRun, cells: Sequence[Cell], progress: Progress, *, include_leased: bool = False):
+        self._study_run, self._cells, self._progress = study_run, list(cells), progress
+        self._include_leased, self._has_said = include_leased, False
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def requeue(self, cell: Cell) -> None:
+        self._cells.append(cell)
+
+    def clear(self) -> None:
+        self._cells.clear()
+
+    def next(self) -> Cell | None:
+        """Take the next one that is free. A cell that was asked to stop is dropped."""
+        leased = []
+        for cell in list(self._cells):
+            folder = self._study_run.folder / cell.folder
+            holder = holder_of(folder)
+            if stop_requested(folder) and read_state(folder) not in FINISHED:
+                self._cells.remove(cell)
+            elif holder is not None and holder.is_alive and not self._include_leased:
+                leased.append(f"{cell} ({holder})")
+            else:
+                self._cells.remove(cell)
+                return cell
+        if leased and not self._has_said:
+            self._progress.on_message(f"waiting for cells that others run: {', '.join(leased)}")
+            self._has_said = True
+        return None

@@ -1,0 +1,153 @@
+"""Metrics: every measurement by name, what kind it is, which direction is better, and how it is computed. No torch.
+
+Other modules ask here; `register_metric` adds to the table.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oelm.errors import StudyError, did_you_mean
+
+Direction = Literal["higher", "lower"]
+Kind = Literal["predictions", "loss", "count", "time", "memory"]
+Classes = NDArray[np.int64]
+ClassMetric = Callable[[Classes, Classes, int], float]
+"""(labels, predictions, number of classes) of all examples of a split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    name: str
+    kind: Kind
+    """Made of right and wrong predictions, of losses, or of the training itself: a count, a time, memory."""
+    direction: Direction
+    """Which way is better."""
+    compute: ClassMetric | None = None
+    """Of `predictions`: from labels and predictions."""
+    is_share: bool = False
+    """Whether it is between 0 and 1."""
+
+
+def _accuracy(labels: Classes, predicted: Classes, classes: int) -> float:
+    confusion = _confusion(labels, predicted, classes)
+    return float(np.trace(confusion) / confusion.sum())
+
+
+def _macro_f1(labels: Classes, predicted: Classes, classes: int) -> float:
+    f1, is_present = _f1_by_class(labels, predicted, classes)
+    return float(f1[is_present].mean())
+
+
+def _binary_f1(labels: Classes, predicted: Classes, classes: int) -> float:
+    """Of class 1."""
+    return float(_f1_by_class(labels, predicted, classes)[0][1])
+
+
+def _matthews(labels: Classes, predicted: Classes, classes: int) -> float:
+    confusion = _confusion(labels, predicted, classes)
+    total, right = confusion.sum(), np.trace(confusion)
+    actual, guessed = confusion.sum(1), confusion.sum(0)
+    spread = math.sqrt(float(total**2 - guessed @ guessed)) * math.sqrt(float(total**2 - actual @ actual))
+    return float((right * total - actual @ guessed) / spread) if spread else 0.0
+
+
+def _confusion(labels: Classes, predicted: Classes, classes: int) -> NDArray[np.float64]:
+    """(classes, classes): how often each label was given each prediction."""
+    return np.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes).astype(float)
+
+
+def _f1_by_class(labels: Classes, predicted: Classes, classes: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """F1 of every class, and which classes have one: those that are there or predicted."""
+    confusion = _confusion(labels, predicted, classes)
+    right, actual, guessed = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    return 2 * right / np.maximum(actual + guessed, 1), actual + guessed > 0
+
+
+def _quality(name: str, compute: ClassMetric, *, is_share: bool = True) -> Metric:
+    return Metric(name=name, kind="predictions", direction="higher", compute=compute, is_share=is_share)
+
+
+_METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        _quality("accuracy", _accuracy),
+        _quality("macro_f1", _macro_f1),
+        _quality("f1", _binary_f1),
+        _quality("matthews", _matthews, is_share=False),
+        Metric(name="loss", kind="loss", direction="lower"),
+        Metric(name="perplexity", kind="loss", direction="lower"),
+        # In every record, whatever the task.
+        Metric(name="trainable", kind="count", direction="lower"),
+        Metric(name="frozen", kind="count", direction="higher"),
+        Metric(name="total", kind="count", direction="higher"),
+        Metric(name="step_seconds", kind="time", direction="lower"),
+        Metric(name="training_seconds", kind="time", direction="lower"),
+        Metric(name="peak_memory", kind="memory", direction="lower"),
+    )
+}
+_BUILT_IN = frozenset(_METRICS)
+
+
+def metric_names(*kinds: Kind) -> tuple[str, ...]:
+    return tuple(metric.name for metric in _METRICS.values() if metric.kind in kinds)
+
+
+MEASURED = metric_names("count", "time", "memory")
+"""What every record has beside the metrics of its task."""
+TIMES = metric_names("time")
+SHARES = tuple(metric.name for metric in _METRICS.values() if metric.is_share)
+"""Between 0 and 1."""
+
+
+def register_metric(name: str, compute: ClassMetric, *, direction: Direction) -> Metric:
+    """Add a metric that every classification task measures from here on.
+
+    `compute(labels, predictions, num_classes)` takes the class indices of all examples of a split as int64 arrays.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise StudyError(f"'{name}' cannot be the name of a metric", hint="letters, digits and '_'")
+    if name in _METRICS:
+        raise StudyError(f"metric '{name}' exists already", hint="another name")
+    if direction not in get_args(Direction):
+        raise StudyError(f"direction '{direction}' of metric '{name}' is not known", hint="higher or lower")
+    metric = Metric(name=name, kind="predictions", direction=direction, compute=compute)
+    _try_out(metric)
+    _METRICS[name] = metric
+    return metric
+
+
+def _try_out(metric: Metric) -> None:
+    """Fail here rather than after an hour of training."""
+    labels, predicted = np.array([0, 1, 1, 0, 1]), np.array([0, 1, 0, 0, 1])
+    try:
+        assert metric.compute is not None
+        float(metric.compute(labels, predicted, 2))
+    except Exception as error:
+        raise StudyError(
+            f"metric '{metric.name}' cannot be computed",
+            where=f"labels {labels.tolist()}, predictions {predicted.tolist()}, 2 classes",
+            why=f"{type(error).__name__}: {error}",
+        ) from error
+
+
+def registered_metrics() -> tuple[str, ...]:
+    """Names of those that `register_metric` has added."""
+    return tuple(name for name in _METRICS if name not in _BUILT_IN)
+
+
+def find_metric(name: str) -> Metric:
+    if name not in _METRICS:
+        raise StudyError(f"unknown metric '{name}'{did_you_mean(name, _METRICS)}", hint=f"one of {', '.join(_METRICS)}")
+    return _METRICS[name]
+
+
+def is_higher_better(name: str) -> bool:
+    return find_metric(name).direction == "higher"

@@ -1,0 +1,1 @@
+"""The figures of a report, drawn as SVG that carries both languages."""

@@ -1,0 +1,149 @@
+"""Figures of the arms: their differences, what init and freezing each do, and quality by size."""
+
+from __future__ import annotations
+
+import math
+from itertools import chain
+from statistics import fmean
+from typing import Any
+
+from matplotlib.ticker import MaxNLocator
+
+from oelm.format import format_signed
+from oelm.message import Text
+from oelm.report.figures.plot import (
+    MEAN_SIZE,
+    SEED_SIZE,
+    FigureContext,
+    draw_grid,
+    legend_height,
+    points_of,
+    seed_tip,
+    with_interval,
+)
+from oelm.report.figures.svg import INK, drawing
+from oelm.text.messages import say, untranslated
+from oelm.treatment import ORTHONORMAL
+
+
+def plot_forest(look: FigureContext) -> tuple[str | None, Text]:
+    """Differences by seed, their mean and interval, against the zone of equivalence."""
+    found = [one for one in look.results.comparisons.values() if one.differences]
+    if not found:
+        return None, say("figure-forest-none", against=look.against, metric=look.metric)
+    margin = found[0].margin
+    with drawing(height=0.9 + 0.36 * len(found)) as draw:
+        (axes,) = draw.axes()
+        if margin is not None:
+            axes.axvspan(-margin, margin, color=INK, alpha=0.08, lw=0)
+        axes.axvline(0, color=INK, lw=0.8)
+        names = []
+        for row, one in enumerate(found):
+            style = look.styles[one.arm]
+            seeds = axes.scatter(
+                list(one.differences.values()),
+                [row + 0.2] * one.n,
+                s=SEED_SIZE,
+                marker=style.marker,
+                facecolors="none",
+                edgecolors=style.color,
+                linewidths=0.8,
+            )
+            draw.mark(seeds, arm=one.arm, tips=[seed_tip(one.arm, s, v, sign=True) for s, v in one.differences.items()])
+            if math.isfinite(one.interval.low):
+                (bar,) = axes.plot([one.interval.low, one.interval.high], [row - 0.1] * 2, color=style.color, lw=2)
+                draw.mark(bar, arm=one.arm)
+            mean = points_of(axes, [one.estimate.mean], [row - 0.1], style, size=MEAN_SIZE)
+            tip = say(
+                "tip-interval",
+                arm=one.arm,
+                value=f"{one.estimate.mean:+.4f}",
+                low=format_signed(one.interval.low),
+                high=format_signed(one.interval.high),
+                verdict=say(f"word-{one.verdict}"),
+            )
+            draw.mark(mean, arm=one.arm, tips=[tip])
+            names.append(one.arm)
+        axes.set_yticks(range(len(found)), names)
+        for label, one in zip(axes.get_yticklabels(), found, strict=True):
+            draw.word(label, untranslated(one.arm), arm=one.arm)
+        axes.set_ylim(len(found) - 0.5, -0.6)
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        draw_grid(axes, "x")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        draw.word(axes.xaxis.label, say("axis-difference", metric=look.metric, against=look.against))
+        zone = say("figure-forest-zone", margin=margin) if margin is not None else say("figure-forest-no-zone")
+        better = say("better-right" if found[0].higher_is_better else "better-left")
+        return draw.finish(), say("figure-forest-caption", zone=zone, better=better)
+
+
+def plot_four_corners(look: FigureContext) -> tuple[str | None, Text]:
+    """Init x freeze: what the initialization does, and what freezing does."""
+    corners: dict[tuple[bool, bool], list[str]] = {}
+    others = []
+    for arm in look.arms:
+        treatment = look.results.study.arms[arm].treatment
+        if treatment.init != "keep" and treatment.init not in ORTHONORMAL:
+            others.append(arm)
+        elif look.results.values(arm, look.metric):
+            corners.setdefault((treatment.init != "keep", treatment.freeze != "none"), []).append(arm)
+    if len(corners) < 3:
+        return None, say("figure-corners-none", n=len(corners))
+    with drawing(height=2.9 + legend_height(list(chain.from_iterable(corners.values())))) as draw:
+        (axes,) = draw.axes()
+        places: dict[str, tuple[float, float]] = {}
+        handles: list[tuple[Any, Text, str | None]] = []
+        for (made, frozen), arms in sorted(corners.items()):
+            for number, arm in enumerate(arms):
+                x = float(frozen) + (0.09 if made else -0.09) + 0.07 * (number - (len(arms) - 1) / 2)
+                style = look.styles[arm]
+                places[arm] = x, with_interval(draw, axes, look, arm, x)
+                (handle,) = axes.plot([], [], color=style.color, ls="none", marker=style.marker, ms=5)
+                handles.append((handle, untranslated(arm), arm))
+        for made in (False, True):
+            ends = [corners.get((made, frozen), []) for frozen in (False, True)]
+            for left in ends[0]:
+                for right in ends[1]:
+                    xs, ys = zip(places[left], places[right], strict=True)
+                    axes.plot(xs, ys, color=INK, lw=0.9, ls="-" if made else "--", alpha=0.45, zorder=1)
+        axes.set_xlim(-0.45, 1.45)
+        axes.set_xticks([0, 1], [say("corner-trainable").en, say("corner-frozen").en])
+        for label, key in zip(axes.get_xticklabels(), ("corner-trainable", "corner-frozen"), strict=True):
+            draw.word(label, say(key))
+        draw_grid(axes, "y")
+        axes.set_ylabel(look.metric)
+        for made, key in ((False, "corner-keep"), (True, "corner-orthogonal")):
+            (handle,) = axes.plot([], [], color=INK, lw=0.9, ls="-" if made else "--", alpha=0.6)
+            handles.append((handle, say(key), None))
+        draw.legend(handles)
+        excluded = say("figure-corners-others", arms=", ".join(others)) if others else untranslated("")
+        return draw.finish(), say("figure-corners-caption", others=excluded)
+
+
+def plot_quality_by_size(look: FigureContext) -> tuple[str | None, Text]:
+    """The primary metric against trainable parameters."""
+    sizes = {arm: list(look.results.values(arm, "trainable").values()) for arm in look.arms}
+    arms = [arm for arm in look.arms if sizes[arm] and look.results.values(arm, look.metric)]
+    if not arms:
+        return None, say("figure-size-none", metric=look.metric)
+    with drawing(height=2.6 + legend_height(arms)) as draw:
+        (axes,) = draw.axes()
+        handles = []
+        million = {arm: fmean(sizes[arm]) / 1e6 for arm in arms}
+        width = max(million.values()) - min(million.values()) or max(million.values()) * 0.1 or 1.0
+        seen: dict[float, int] = {}
+        for arm in arms:
+            # Arms of one size stand side by side.
+            place = seen[million[arm]] = seen.get(million[arm], -1) + 1
+            with_interval(draw, axes, look, arm, million[arm] + 0.03 * width * place)
+            style = look.styles[arm]
+            (handle,) = axes.plot([], [], color=style.color, ls="none", marker=style.marker, ms=5)
+            handles.append((handle, untranslated(arm), arm))
+        axes.margins(x=0.15)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        draw_grid(axes)
+        draw.word(axes.xaxis.label, say("axis-trainable"))
+        axes.set_ylabel(look.metric)
+        draw.legend(handles)
+        return draw.finish(), say("figure-size-caption")

@@ -1,0 +1,134 @@
+"""Figures of the heads: how orthonormal each is, and how evenly attention looks around."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import LogNorm
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from oelm.message import Text
+from oelm.report.figures.plot import FigureContext, draw_grid, is_number, legend_height, points_of
+from oelm.report.figures.svg import drawing
+from oelm.text.messages import say, untranslated
+
+_MOST_HEAT_MAPS = 8
+
+
+def plot_orthonormality(look: FigureContext) -> tuple[str | None, Text]:
+    """How far every head's block is from orthonormal, before and after training."""
+    found: dict[str, tuple[int, dict[str, Any]]] = {}
+    for arm in look.arms:
+        for seed, record in look.results.of(arm).items():
+            if arm not in found and _blocks(record.heads.get("start")) and _blocks(record.heads.get("final")):
+                found[arm] = seed, record.heads
+    if not found:
+        return None, say("figure-heads-none")
+    arms = list(found)[:_MOST_HEAT_MAPS]
+    panels = [(moment, role) for moment in ("start", "final") for role in ("q", "k")]
+    maps = {
+        (arm, moment, role): _heat(found[arm][1][moment]["deviation"][role]) for arm in arms for moment, role in panels
+    }
+    # What is orthonormal to precision is one color, whichever last bits it has.
+    norm = LogNorm(vmin=1e-6, vmax=max(1e-5, *(float(np.nanmax(heat, initial=0)) for heat in maps.values())))
+    with drawing(height=0.75 + 0.68 * len(arms)) as draw:
+        draw_grid = draw.axes(len(arms), 1)
+        image = None
+        for axes, arm in zip(draw_grid, arms, strict=True):
+            tiles = [maps[arm, moment, role] for moment, role in panels]
+            row, middles = _side_by_side([np.clip(tile, norm.vmin, None) for tile in tiles])
+            image = axes.imshow(row, norm=norm, cmap="cividis", aspect="auto", interpolation="nearest")
+            axes.set_axis_off()
+            draw.mark(axes, arm=arm)
+            name = axes.text(-0.02, 0.5, arm, transform=axes.transAxes, ha="right", va="center", fontsize=8)
+            draw.word(name, untranslated(arm), arm=arm)
+            for middle, (moment, role) in zip(middles, panels, strict=True) if arm == arms[0] else ():
+                title = say(f"heads-{moment}", role=role.upper())
+                draw.word(axes.text(middle, -0.9, title.en, ha="center", va="bottom", fontsize=8), title)
+        assert image is not None
+        bar = draw.figure.colorbar(image, ax=draw_grid, location="bottom", shrink=0.6, aspect=45)
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        bar.ax.xaxis.set_minor_formatter(NullFormatter())
+        draw.word(bar.ax.xaxis.label, say("axis-deviation"))
+        rest = list(found)[_MOST_HEAT_MAPS:]
+        more = say("figure-heads-more", arms=", ".join(rest)) if rest else untranslated("")
+        seeds = ", ".join(dict.fromkeys(str(found[arm][0]) for arm in arms))
+        return draw.finish(), say("figure-heads-caption", seeds=seeds, more=more)
+
+
+def plot_attention_entropy(look: FigureContext) -> tuple[str | None, Text]:
+    """How evenly every layer looks around, before and after training: the mean over seeds."""
+    by_arm: dict[str, dict[str, dict[int, float]]] = {}
+    for arm in look.arms:
+        for moment in ("start", "final"):
+            layers = _mean_by_layer([record.heads.get(moment) for record in look.results.of(arm).values()])
+            if layers:
+                by_arm.setdefault(arm, {})[moment] = layers
+    if not by_arm:
+        return None, say("figure-entropy-none")
+    with drawing(height=2.6 + legend_height(list(by_arm))) as draw:
+        panels = draw.axes(1, 2, sharey=True)
+        handles = {}
+        for axes, moment in zip(panels, ("start", "final"), strict=True):
+            for arm, moments in by_arm.items():
+                style, layers = look.styles[arm], moments.get(moment, {})
+                (line,) = axes.plot(list(layers), list(layers.values()), color=style.color, ls=style.line, lw=1.3)
+                draw.mark(line, arm=arm)
+                if layers:
+                    dots = points_of(axes, list(layers), list(layers.values()), style, size=14)
+                    tips = [say("tip-layer", arm=arm, layer=k, value=f"{v:.3f}") for k, v in layers.items()]
+                    draw.mark(dots, arm=arm, tips=tips)
+                (handle,) = axes.plot([], [], color=style.color, ls=style.line, marker=style.marker, ms=4)
+                handles[arm] = (handle, untranslated(arm), arm)
+            title = say(f"entropy-{moment}")
+            draw.word(axes.title, title)
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            draw.word(axes.xaxis.label, say("axis-layer"))
+            draw_grid(axes)
+        draw.word(panels[0].yaxis.label, say("axis-entropy"))
+        draw.legend(list(handles.values()))
+        return draw.finish(), say("figure-entropy-caption")
+
+
+def _blocks(heads: Any) -> bool:
+    """Whether there is a deviation of every head, as numbers."""
+    deviation = heads.get("deviation") if isinstance(heads, Mapping) else None
+    if not isinstance(deviation, Mapping):
+        return False
+    layers = [layer for role in ("q", "k") for layer in deviation.get(role) or [None]]
+    return all(isinstance(layer, list) and all(map(is_number, layer)) for layer in layers) and any(layers)
+
+
+def _heat(layers: list[list[float]]) -> Any:
+    """A row a layer, a column a head; layers without heads of their own are empty."""
+    heat = np.full((len(layers), max(1, *map(len, layers))), np.nan)
+    for row, layer in enumerate(layers):
+        heat[row, : len(layer)] = layer
+    return heat
+
+
+def _side_by_side(tiles: Sequence[Any]) -> tuple[Any, list[float]]:
+    """One array with empty columns between the tiles, and where the middle of each is."""
+    most = max(len(tile) for tile in tiles)
+    parts: list[Any] = []
+    middles, at = [], 0
+    for tile in tiles:
+        gap = max(1, tile.shape[1] // 8) if parts else 0
+        parts += [np.full((most, gap), np.nan), np.pad(tile, ((0, most - len(tile)), (0, 0)), constant_values=np.nan)]
+        middles.append(at + gap + (tile.shape[1] - 1) / 2)
+        at += gap + tile.shape[1]
+    return np.hstack(parts), middles
+
+
+def _mean_by_layer(measured: Sequence[Any]) -> dict[int, float]:
+    values: dict[int, list[float]] = {}
+    for heads in measured:
+        entropy = heads.get("entropy") if isinstance(heads, Mapping) else None
+        for layer, value in enumerate(entropy if isinstance(entropy, list) else []):
+            if is_number(value) and math.isfinite(value):
+                values.setdefault(layer, []).append(float(value))
+    return {layer: fmean(found) for layer, found in sorted(values.items())}

@@ -1,0 +1,101 @@
+"""Plot: a figure of the report, and the parts that figures are drawn from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from oelm.analysis.results import Results
+from oelm.analysis.stats.estimate import from_seeds
+from oelm.format import format_number
+from oelm.message import Text
+from oelm.report.figures.svg import INK, Drawing, Style, legend_columns
+from oelm.text.messages import say
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SEED_SIZE, MEAN_SIZE = 11, 34  # areas of points
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    name: str
+    title: Text
+    caption: Text
+    svg: str | None
+    """None where there is nothing to draw; the caption then says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureContext:
+    """What every figure of a study shares."""
+
+    results: Results
+    metric: str
+    against: str
+    styles: dict[str, Style]
+
+    @property
+    def arms(self) -> list[str]:
+        return self.results.arms
+
+
+def points_of(axes: Axes, x: Sequence[float], y: Sequence[float], style: Style, *, size: float) -> Any:
+    return axes.scatter(x, y, s=size, marker=style.marker, color=style.color, linewidths=0, zorder=3)
+
+
+def with_interval(draw: Drawing, axes: Axes, look: FigureContext, arm: str, x: float) -> float:
+    """An arm's mean with its interval over seeds, and its seeds beside it; returns the mean."""
+    style, values = look.styles[arm], look.results.values(arm, look.metric)
+    estimate = from_seeds(list(values.values()))
+    interval = estimate.interval()
+    if math.isfinite(interval.low):
+        (bar,) = axes.plot([x, x], [interval.low, interval.high], color=style.color, lw=1.6)
+        draw.mark(bar, arm=arm)
+    seeds = axes.scatter(
+        [x] * len(values),
+        list(values.values()),
+        s=SEED_SIZE,
+        marker=style.marker,
+        facecolors="none",
+        edgecolors=style.color,
+        linewidths=0.7,
+    )
+    draw.mark(seeds, arm=arm, tips=[seed_tip(arm, seed, value) for seed, value in values.items()])
+    mean = points_of(axes, [x], [estimate.mean], style, size=MEAN_SIZE)
+    tip = say("tip-arm", arm=arm, n=len(values), value=format_number(estimate.mean))
+    draw.mark(mean, arm=arm, tips=[tip])
+    return estimate.mean
+
+
+def draw_grid(axes: Axes, which: Any = "both") -> None:
+    axes.grid(axis=which, color=INK, alpha=0.1, lw=0.6)
+    axes.set_axisbelow(True)
+
+
+def legend_height(names: Sequence[str]) -> float:
+    """In inches."""
+    return 0.18 * math.ceil(len(names) / legend_columns(names)) if names else 0.0
+
+
+def seed_tip(
+    arm: str, seed: int, value: float, *, sign: bool = False, step: int | None = None, digits: int | None = None
+) -> Text:
+    text = f"{value:+.4f}" if sign else f"{value:.{digits}g}" if digits is not None else format_number(value)
+    if step is not None:
+        return say("tip-seed-step", arm=arm, seed=seed, value=text, step=f"{step:,}")
+    return say("tip-seed", arm=arm, seed=seed, value=text)
+
+
+def thinned(length: int, most: int) -> list[int]:
+    """At most so many places, evenly, the first and the last among them."""
+    if length <= most:
+        return list(range(length))
+    return sorted({round(number * (length - 1) / (most - 1)) for number in range(most)})
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

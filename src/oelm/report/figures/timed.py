@@ -1,0 +1,122 @@
+"""Figure of the bench: what a step takes against the baseline's, part by part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from oelm.analysis.results import Results
+from oelm.analysis.stats.step_times import BENCH, PARTS, TimedRatio, count_rounds, read_bench
+from oelm.format import DASH
+from oelm.message import Text
+from oelm.report.figures.plot import MEAN_SIZE, FigureContext, draw_grid, legend_height
+from oelm.report.figures.svg import INK, Drawing, Style, drawing, for_paper, styles
+from oelm.runs.layout import write_text
+from oelm.study.study import Study
+from oelm.text.messages import say, untranslated
+
+_PART_MARKERS = {"forward": ">", "backward": "<", "optimizer": "s"}
+_PART_SIZE = 20
+
+
+def plot_step_ratios(look: FigureContext) -> tuple[str | None, Text]:
+    """Whole steps and their parts, with intervals, beside the best that freezing could do."""
+    bench = look.results.bench
+    if bench is None:
+        return None, say("figure-timed-none", study=look.results.study.name)
+    arms = [name for name in bench.arms if name != bench.against]
+    with drawing(height=0.95 + 0.6 * len(arms) + legend_height(["", *PARTS, ""])) as draw:
+        (axes,) = draw.axes()
+        axes.axvline(1, color=INK, lw=0.8)
+        for row, arm in enumerate(arms):
+            style, timed = look.styles[arm], bench.arms[arm]
+            if timed.step is not None:
+                _interval(draw, axes, arm, say("part-step"), timed.step, row - 0.2, style, width=2)
+            for number, part in enumerate(PARTS):
+                ratio = timed.ratios.get(part)
+                if ratio is not None:
+                    marker = Style(color=style.color, marker=_PART_MARKERS[part], line="-")
+                    height = row + 0.02 + 0.16 * number
+                    _interval(draw, axes, arm, say(f"part-{part}"), ratio, height, marker, width=0.9, filled=False)
+            if timed.ceiling is not None:
+                best = 1 - timed.ceiling
+                (mark,) = axes.plot([best] * 2, [row - 0.42, row + 0.42], color=INK, lw=1.1, ls=(0, (2, 1.5)))
+                draw.mark(mark, arm=arm)
+        axes.set_yticks(range(len(arms)), arms)
+        for label, arm in zip(axes.get_yticklabels(), arms, strict=True):
+            draw.word(label, untranslated(arm), arm=arm)
+        axes.set_ylim(len(arms) - 0.45, -0.55)
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        draw_grid(axes, "x")
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.margins(x=0.08)
+        draw.word(axes.xaxis.label, say("axis-ratio", against=bench.against))
+        handles: list[tuple[Any, Text, str | None]] = []
+        handles.append((_handle(axes, marker="o"), say("part-step"), None))
+        handles += [
+            (_handle(axes, marker=_PART_MARKERS[part], mfc="none"), say(f"part-{part}"), None) for part in PARTS
+        ]
+        handles.append((_handle(axes, marker="", ls=(0, (2, 1.5)), lw=1.1), say("part-best"), None))
+        draw.legend(handles)
+        return draw.finish(), say("figure-timed-caption", rounds=count_rounds(bench.rounds), against=bench.against)
+
+
+def draw_bench(study: Study, folder: Path) -> Path:
+    """The figure of a bench as a file beside its numbers."""
+    against = study.compare.baseline
+    results = Results(study=study, folder=folder, records={}, bench=read_bench(folder))
+    look = FigureContext(
+        results=results,
+        metric=study.compare.metric,
+        against=against,
+        styles=styles(list(study.arms), against),
+    )
+    svg, caption = plot_step_ratios(look)
+    assert svg is not None, caption
+    path = (folder / BENCH).with_suffix(".svg")
+    write_text(path, for_paper(svg, "en"))
+    return path
+
+
+def _interval(
+    draw: Drawing,
+    axes: Axes,
+    arm: str,
+    part: Text,
+    ratio: TimedRatio,
+    height: float,
+    style: Style,
+    *,
+    width: float,
+    filled: bool = True,
+) -> None:
+    interval = ratio.interval
+    if interval is not None:
+        (bar,) = axes.plot([interval.low, interval.high], [height] * 2, color=style.color, lw=width)
+        draw.mark(bar, arm=arm)
+    point = axes.scatter(
+        [ratio.median],
+        [height],
+        s=MEAN_SIZE if filled else _PART_SIZE,
+        marker=style.marker,
+        facecolors=style.color if filled else "none",
+        edgecolors="none" if filled else style.color,
+        linewidths=0.9,
+        zorder=3,
+    )
+    draw.mark(point, arm=arm, tips=[say("tip-part", arm=arm, part=part, **_numbers(ratio))])
+
+
+def _numbers(ratio: TimedRatio) -> dict[str, str]:
+    interval = ratio.interval
+    low, high = (f"{interval.low:.4f}", f"{interval.high:.4f}") if interval is not None else (DASH, DASH)
+    return {"value": f"{ratio.median:.4f}", "low": low, "high": high}
+
+
+def _handle(axes: Axes, *, marker: str, ls: Any = "none", **looks: Any) -> Any:
+    (handle,) = axes.plot([], [], color=INK, ls=ls, marker=marker, ms=5, **looks)
+    return handle

@@ -1,0 +1,1 @@
+"""A report as HTML, Markdown and PDF."""

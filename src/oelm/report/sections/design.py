@@ -1,0 +1,79 @@
+"""The design: the settings in which arms differ, and the hypotheses with their status."""
+
+from __future__ import annotations
+
+from oelm.analysis.checks.observed import observed_design
+from oelm.analysis.results import Results
+from oelm.analysis.stats.step_times import count_rounds
+from oelm.format import DASH
+from oelm.report.blocks import Block, Prose, TableRow, finite_cell, interval_cell, make_table, number_cell, text_cell
+from oelm.study.cells import differences
+from oelm.text.messages import say, untranslated
+
+
+def differences_section(results: Results) -> list[Block]:
+    declared = differences(results.study)
+    sides = observed_design(results).sides
+    tuned = {path: {arm: results.tuned(arm).get(path) for arm in sides} for path in _tuned_paths(results)}
+    paths = dict.fromkeys(path for side in sides.values() for path in side.settings)
+    found = {}
+    for path in paths:
+        row = {arm: side.settings.get(path) for arm, side in sides.items()}
+        if path not in declared and path not in tuned and len({repr(value) for value in row.values()}) > 1:
+            found[path] = row
+    if not sides:
+        return [Prose(text=say("differences-none"))]
+    groups = [(declared, untranslated), (tuned, lambda p: say("column-tuned", path=p))]
+    groups.append((found, lambda p: say("column-found", path=p)))
+    columns = [(say("column-arm"), False)]
+    columns += [(title(path), False) for group, title in groups for path in group]
+    rows = [
+        TableRow(
+            arm=arm,
+            cells=(text_cell(arm), *(text_cell(_setting(r.get(arm))) for group, _ in groups for r in group.values())),
+        )
+        for arm in sides
+    ]
+    key = "differences-how" if not found else "differences-found"
+    return [Prose(text=say(key, n=len(found))), make_table(columns, rows)]
+
+
+def _tuned_paths(results: Results) -> list[str]:
+    return list(results.study.tune.grid) if results.study.tune is not None else []
+
+
+def _setting(value: object) -> str:
+    if value is None:
+        return DASH
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def hypotheses_section(results: Results) -> list[Block]:
+    if not results.hypotheses:
+        return [Prose(text=say("hypotheses-none"))]
+    columns = [(say(f"column-{name}"), False) for name in ("hypothesis", "statement", "rule")]
+    columns += [(say("column-measured"), True), (say("column-interval"), True), (say("column-n"), True)]
+    columns += [(say("column-hypothesis-status"), False)]
+    rows = []
+    for one in results.hypotheses:
+        codes = dict.fromkeys(found.code for found in one.issues if found.severity == "invalid")
+        status = say(f"word-{one.status}")
+        rows.append(
+            TableRow(
+                cells=(
+                    text_cell(one.hypothesis.name),
+                    text_cell(one.hypothesis.statement),
+                    text_cell(str(one.hypothesis)),
+                    finite_cell(one.value, ",.4g" if one.value is None or abs(one.value) < 1e4 else ",.0f"),
+                    interval_cell(one.interval),
+                    text_cell(count_rounds(one.n)) if one.timed else number_cell(one.n, str(one.n)),
+                    text_cell(
+                        say("hypothesis-blocked", status=status, codes=tuple(codes)) if codes else status,
+                        badge=one.status,
+                    ),
+                )
+            )
+        )
+    return [Prose(text=say("hypotheses-how")), make_table(columns, rows)]

@@ -1,0 +1,70 @@
+"""Provenance: what the records were made with, and what was excluded."""
+
+from __future__ import annotations
+
+import math
+
+from oelm.analysis.results import Results
+from oelm.format import DASH
+from oelm.report.blocks import Block, Prose, TableRow, make_table, text_cell
+from oelm.study.cells import Cell, flatten
+from oelm.text.messages import join_names, say, untranslated
+
+# Provenance of the cell itself, not of how it was trained.
+_OF_THE_CELL = ("seed", "starts", "time", "command")
+
+
+def provenance_section(results: Results) -> list[Block]:
+    values: dict[str, dict[str, int]] = {}
+    times = []
+    for record in (*results.records.values(), *results.tuning.values()):
+        kept = {name: value for name, value in record.provenance.items() if name not in _OF_THE_CELL}
+        rows = flatten({"": kept}) | flatten({"data": record.data})
+        for path, value in rows.items():
+            counted = values.setdefault(path, {})
+            one = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            counted[one] = counted.get(one, 0) + 1
+        if isinstance(record.provenance.get("time"), str):
+            times.append(record.provenance["time"])
+    cells = len(results.records) + len(results.tuning)
+    rows_by_field = []
+    for path, counted in values.items():
+        if list(counted) == ["None"] or not counted:
+            continue
+        named = [value if n == cells else f"{value} ({n})" for value, n in sorted(counted.items())]
+        rows_by_field.append(TableRow(cells=(text_cell(path), text_cell(join_names(named)))))
+    if times:
+        first, last = min(times), max(times)
+        span = untranslated(first) if first == last else say("times", first=first, last=last)
+        rows_by_field.append(TableRow(cells=(text_cell(say("started")), text_cell(span))))
+    columns = [(say("column-field"), False), (say("column-value"), False)]
+    return [Prose(text=say("provenance-how", n=cells)), make_table(columns, rows_by_field)]
+
+
+def excluded_section(results: Results) -> list[Block]:
+    rows = [TableRow(cells=(text_cell(out.where), text_cell(out.why))) for out in results.excluded]
+    for cell, record in {**results.records, **results.tuning}.items():
+        if record.status == "done":
+            continue
+        first = str((record.error or {}).get("what", "")).splitlines()[:1]
+        why = say("not-done", status=say(f"status-{record.status}"), why=first[0] if first else DASH)
+        rows.append(TableRow(arm=cell.arm, cells=(text_cell(str(cell), href=record_path(cell)), text_cell(why))))
+    metric = results.study.compare.metric
+    for cell, record in results.records.items():
+        value = record.value(metric)
+        if record.status == "done" and (value is None or not math.isfinite(value)):
+            why = say("no-number", metric=metric, value=str(value) if value is not None else DASH)
+            rows.append(TableRow(arm=cell.arm, cells=(text_cell(str(cell), href=record_path(cell)), text_cell(why))))
+    known = {out.where for out in results.excluded}
+    for arm in results.study.arms:
+        wanted = (Cell(arm=arm, seed=seed) for seed in results.study.seeds)
+        missing = [str(one.seed) for one in wanted if one not in results.records and str(one) not in known]
+        if missing:
+            rows.append(TableRow(cells=(text_cell(arm), text_cell(say("no-cell", seeds=join_names(missing))))))
+    if not rows:
+        return [Prose(text=say("excluded-nothing"))]
+    return [make_table([(say("column-where"), False), (say("column-why"), False)], rows)]
+
+
+def record_path(cell: Cell) -> str:
+    return (cell.folder / "record.json").as_posix()

@@ -1,0 +1,172 @@
+"""Times: the step times that `oelm bench` measured in turns, beside those of whole trainings."""
+
+from __future__ import annotations
+
+import math
+
+from oelm.analysis.results import Results
+from oelm.analysis.stats.estimate import from_seeds
+from oelm.analysis.stats.step_times import (
+    BENCH,
+    PARTS,
+    Timed,
+    TimedArm,
+    TimedMemory,
+    TimedRatio,
+    check_timed,
+    count_rounds,
+    timed_pair,
+)
+from oelm.data.tasks import TASKS
+from oelm.format import DASH
+from oelm.message import Text
+from oelm.report.blocks import (
+    Block,
+    Bullets,
+    Prose,
+    TableCell,
+    TableRow,
+    finite_cell,
+    make_table,
+    number_cell,
+    text_cell,
+)
+from oelm.runs.layout import STUDY
+from oelm.study.schema import Recipe
+from oelm.text.messages import join_texts, say, untranslated
+
+_CHECK = "SPEEDUP-ABOVE-CEILING"
+_MIB = 2**20
+
+
+def times_section(results: Results) -> list[Block]:
+    bench = results.bench
+    if bench is None:
+        why = [say("times-excluded", why=one.why) for one in results.excluded if one.where == BENCH]
+        study = f"{results.folder.name}/{STUDY}"
+        return [Prose(text=say("times-none", study=study)), *_bullets(why)]
+    blocks: list[Block] = [
+        Prose(text=say("times-how")),
+        make_table(_columns(bench.against), [_row(results, bench, name) for name in bench.arms]),
+        Prose(text=_circumstances(bench, results.study.recipe)),
+        *_bullets(_warnings(results, bench)),
+    ]
+    memories = {name: arm.memory for name, arm in bench.arms.items() if arm.memory is not None}
+    if memories:
+        columns = [(say("column-arm"), False)]
+        columns += [(say(f"column-{name}"), True) for name in ("learning", "learning-theory", "checkpoint", "peak")]
+        rows = [_memory_row(name, memory) for name, memory in memories.items()]
+        blocks += [Prose(text=say("times-memory")), make_table(columns, rows)]
+    return blocks
+
+
+def _columns(against: str) -> list[tuple[Text, bool]]:
+    columns = [
+        (say("column-arm"), False),
+        (say("column-step-time"), True),
+        (say("column-ratio", against=against), True),
+    ]
+    columns += [(say(f"column-{part}"), True) for part in PARTS]
+    return [*columns, *((say(f"column-{name}"), True) for name in ("at-best", "reached", "outliers", "whole-runs"))]
+
+
+def _row(results: Results, bench: Timed, name: str) -> TableRow:
+    arm = bench.arms[name]
+    parts = [arm.ratios.get(part) for part in PARTS]
+    return TableRow(
+        arm=name,
+        cells=(
+            text_cell(name),
+            number_cell(arm.step_seconds, f"{1000 * arm.step_seconds:.1f} ms"),
+            _ratio(arm.step),
+            *(finite_cell(part.median if part is not None else None, ".3f") for part in parts),
+            finite_cell(1 - arm.ceiling if arm.ceiling is not None else None, ".4f"),
+            _reached(bench, name, arm),
+            number_cell(arm.outliers, str(arm.outliers)),
+            _whole_runs(results, name, bench.against),
+        ),
+    )
+
+
+def _ratio(ratio: TimedRatio | None) -> TableCell:
+    if ratio is None:
+        return number_cell(None, "")
+    interval = ratio.interval
+    bounds = f" [{interval.low:.4f}, {interval.high:.4f}]" if interval is not None else f" [{DASH}]"
+    return number_cell(ratio.median, f"{ratio.median:.4f}{bounds}")
+
+
+def _reached(bench: Timed, name: str, arm: TimedArm) -> TableCell:
+    """The share of what can be saved that was; freezing cannot save more than all of it."""
+    if arm.reached is None:
+        return number_cell(None, "")
+    pair = timed_pair(bench, name, bench.against)
+    badge = "invalid" if pair is not None and pair.issues else None
+    return TableCell(text=untranslated(f"{arm.reached:.0%}"), sort=arm.reached, badge=badge)
+
+
+def _whole_runs(results: Results, name: str, against: str) -> TableCell:
+    """The same ratio from the step times of the records, paired by seed."""
+    one, other = ({} if arm not in results.arms else results.values(arm, "step_seconds") for arm in (name, against))
+    logs = [math.log(one[seed] / other[seed]) for seed in one if other.get(seed, 0) > 0 and one[seed] > 0]
+    if name == against or not logs:
+        return number_cell(None, "")
+    estimate = from_seeds(logs)
+    interval = estimate.interval()
+    text = f"{math.exp(estimate.mean):.4f}"
+    if math.isfinite(interval.low) and not estimate.no_variation and interval.high < 700:
+        text += f" [{math.exp(interval.low):.4f}, {math.exp(interval.high):.4f}]"
+    return number_cell(math.exp(estimate.mean), text)
+
+
+def _bullets(items: list[Text]) -> list[Block]:
+    return [Bullets(items=tuple(items))] if items else []
+
+
+def _circumstances(bench: Timed, recipe: Recipe) -> Text:
+    around, size = bench.system, {"batch": bench.batch, "length": bench.length}
+    sentences = [
+        say("times-rounds", rounds=count_rounds(bench.rounds), seconds=bench.seconds, **size),
+        say(f"times-{bench.stopped_by}", precision=bench.precision),
+    ]
+    if bench.apart is not None:
+        sentences.append(say("times-isolated", why=bench.apart))
+    if bench.device is not None:
+        sentences.append(say("times-device", name=bench.device))
+    if around.cores is not None:
+        sentences.append(say("times-cores", n=around.cores))
+    if around.load is not None:
+        sentences.append(say("times-load", low=around.load[0], high=around.load[1]))
+    if around.others is not None:
+        sentences.append(say("times-others", share=around.others))
+    if _takes_loss_in_chunks(recipe):
+        sentences.append(say("times-head"))
+    return join_texts(sentences)
+
+
+def _takes_loss_in_chunks(recipe: Recipe) -> bool:
+    """As `train.objective` does; a model whose head is more than a linear map does not, which is not in the recipe."""
+    task = TASKS.get(recipe.data.task)
+    text = task is not None and task.kind == "language-modeling"
+    return text and recipe.precision == "fp32" and not recipe.compile
+
+
+def _warnings(results: Results, bench: Timed) -> list[Text]:
+    """What is wrong with them: by the checks, and by the bench itself."""
+    issues = [
+        say("times-issue", code=found.code, message=found.message) for found in check_timed(bench, results.compared)
+    ]
+    own = [text for text in bench.warnings if not text.startswith(_CHECK)]
+    return issues + [say("times-warning", text=text) for text in own]
+
+
+def _memory_row(name: str, memory: TimedMemory) -> TableRow:
+    checkpoint = memory.checkpoint.total if memory.checkpoint is not None else None
+    theory = memory.theory.total if memory.theory is not None else None
+    return TableRow(
+        arm=name, cells=(text_cell(name), *(_mib(one) for one in (memory.total, theory, checkpoint, memory.peak)))
+    )
+
+
+def _mib(value: int | None) -> TableCell:
+    return number_cell(value, f"{value / _MIB:,.1f} MiB" if value is not None else "")

@@ -1,0 +1,72 @@
+"""Predictions: what a cell kept of every single example that it was measured on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oelm.errors import CellError
+from oelm.runs.layout import PREDICTIONS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# What can be in a file that is not damaged.
+_RANGES = {"label": (0, 1_000_000), "prediction": (0, 1_000_000), "tokens": (1, 1 << 40)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """Of one model on one split, an entry an example. A language model has windows, and no labels."""
+
+    row: NDArray[np.int64]
+    loss: NDArray[np.float64]
+    """Summed over the tokens of a window."""
+    label: NDArray[np.int64] | None = None
+    prediction: NDArray[np.int64] | None = None
+    tokens: NDArray[np.int64] | None = None
+
+    def scores(self, metric: str) -> NDArray[np.float64] | None:
+        """What the metric is the mean of, example by example; None for one that is no mean of examples."""
+        if metric == "accuracy" and self.label is not None and self.prediction is not None:
+            right: NDArray[np.float64] = (self.label == self.prediction).astype(np.float64)
+            return right
+        if metric == "loss":
+            if self.tokens is None:
+                return self.loss
+            per_token: NDArray[np.float64] = self.loss / self.tokens.mean()  # all windows have one length
+            return per_token
+        return None
+
+
+def read_predictions(folder: Path, *, model: str = "final") -> Predictions | None:
+    """On the first reported split; None if the cell kept none."""
+    from pyarrow import ArrowException, parquet
+
+    path = folder / PREDICTIONS
+    if not path.is_file():
+        return None
+    try:
+        table = parquet.read_table(path, filters=[("model", "=", model)])
+        splits = table["split"].to_pylist()
+        first = table.slice(0, sum(split == splits[0] for split in splits)) if splits else table
+        names = [name for name in first.column_names if name not in ("model", "split")]
+        return Predictions(**{name: _column(name, first[name]) for name in names})
+    except (ArrowException, OSError, ValueError, LookupError, TypeError) as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise CellError(f"{path} is damaged", why=why) from error
+
+
+def _column(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
+    values: NDArray[Any] = column.to_numpy()
+    wanted = "f" if name == "loss" else "iu"
+    if values.dtype.kind not in wanted:
+        raise ValueError(f"'{name}' holds {column.type} with {column.null_count} missing")
+    least, most = _RANGES.get(name, (-np.inf, np.inf))
+    if len(values) and not (values.min() >= least and values.max() <= most):
+        raise ValueError(f"'{name}' goes from {values.min()} to {values.max()}")
+    return values

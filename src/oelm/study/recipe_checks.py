@@ -1,0 +1,102 @@
+"""Checks of a recipe: what its fields, each good by itself, must be together, and which names they may have."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from oelm.data.tasks import TASKS, Task
+from oelm.errors import did_you_mean
+from oelm.study.optimizers import OPTIMIZERS
+from oelm.study.overrides import in_order, set_path
+from oelm.study.problems import Problems, validate
+from oelm.study.schema import BUDGET_FIELDS, DataConfig, OptimizerConfig, Recipe
+
+
+def check_recipe(recipe: Recipe, problems: Problems) -> None:
+    _check_optimizer(recipe, problems)
+    task = TASKS.get(recipe.data.task)
+    if task is None:
+        _report_unknown_name("data.task", recipe.data.task, TASKS, problems)
+        return
+    _check_data(recipe.data, task, problems)
+    ours = recipe.model.name == "oelm-gpt"
+    for field in ("preset", "pooling", "causal"):
+        if not ours and getattr(recipe.model, field) != type(recipe.model).__dataclass_fields__[field].default:
+            problems.add(f"recipe.model.{field}", f"goes with the model 'oelm-gpt', not with '{recipe.model.name}'")
+    if ours and recipe.model.preset is None:
+        problems.add("recipe.model.preset", "is missing: mini-128, mini-256 or medium-512")
+    if ours and recipe.data.tokenizer is None:
+        problems.add(
+            "recipe.data.tokenizer", "'oelm-gpt' has none of its own: {train: bpe, vocab: 8192} or {name: ...}"
+        )
+    if ours and task.kind == "language-modeling" and not recipe.model.causal:
+        problems.add("recipe.model.causal", f"task '{task.name}' predicts the next token: it needs causal attention")
+
+
+def _check_data(data: DataConfig, task: Task, problems: Problems) -> None:
+    if data.validation is None and task.validation is None:
+        problems.add(
+            "recipe.data.validation",
+            f"task '{task.name}' has no split to select on: say how many training examples to hold out, e.g. 1000",
+        )
+    if data.path is None and not task.has_files:
+        what = "text" if task.kind == "language-modeling" else "examples"
+        problems.add("recipe.data.path", f"task '{task.name}' needs a folder or file of {what}")
+    if data.pair_separator is not None and not task.pairs:
+        problems.add("recipe.data.pair_separator", f"task '{task.name}' has no pairs to join")
+
+
+def _check_optimizer(recipe: Recipe, problems: Problems) -> None:
+    config, at = recipe.optimizer, "recipe.optimizer"
+    entry = OPTIMIZERS.get(config.name)
+    if entry is None:
+        _report_unknown_name("optimizer.name", config.name, OPTIMIZERS, problems)
+        return
+    for field in ("betas", "eps") if not entry.has_betas else ():
+        if getattr(config, field) != OptimizerConfig.__dataclass_fields__[field].default:
+            problems.add(f"{at}.{field}", f"'{config.name}' has none; its own settings are in `options`")
+    validate(entry.options, config.options, f"{at}.options", problems)
+    if recipe.parallel == "fsdp" and not entry.is_elementwise:
+        known = ", ".join(name for name, one in OPTIMIZERS.items() if one.is_elementwise)
+        problems.add("recipe.parallel", f"optimizer '{config.name}' cannot be sharded by 'fsdp'; these can: {known}")
+
+
+def check_names(recipe: Any, problems: Problems) -> None:
+    """Names in a recipe that is wrong elsewhere too, so that both are said at once."""
+    for part, field, known in (("data", "task", TASKS), ("optimizer", "name", OPTIMIZERS)):
+        section = recipe.get(part) if isinstance(recipe, dict) else None
+        name = section.get(field) if isinstance(section, dict) else None
+        if isinstance(name, str) and name and name not in known:
+            _report_unknown_name(f"{part}.{field}", name, known, problems)
+
+
+def _report_unknown_name(path: str, name: str, known: Mapping[str, Any], problems: Problems) -> None:
+    what = {"data.task": "task", "optimizer.name": "optimizer"}[path]
+    guess = did_you_mean(name, known) or f"; one of {', '.join(known)}"
+    problems.add_unknown(f"recipe.{path}", f"unknown {what} '{name}'{guess}")
+
+
+def check_overrides(
+    recipe: Recipe, overrides: Mapping[str, Any], places: Mapping[str, str], at: str, problems: Problems
+) -> None:
+    """All of them together, for one may make sense only with another. `places` has where in the file each is said."""
+    found = Problems()
+    data = asdict(recipe)
+    for path, value in in_order(overrides):
+        if isinstance(value, dict | list):
+            found.add(places.get(path, at), "must be a single value; give the paths of its parts one by one")
+        else:
+            set_path(data, path, value, found, at=places.get(path, at))
+    budgets = [path for path in overrides if path.removeprefix("budget.") in BUDGET_FIELDS]
+    if len(budgets) > 1:
+        found.add(at, f"{' and '.join(budgets)} are one choice")
+    if not found:
+        changed = validate(Recipe, data, "recipe", found)
+        if changed is not None:
+            check_recipe(changed, found)
+            already = Problems()
+            check_recipe(recipe, already)
+            found = Problems(problem for problem in found if problem not in already)
+        only = next(iter(places.values())) if len(places) == 1 else at
+        found = Problems((places.get(path.removeprefix("recipe."), only), text) for path, text in found)
+    problems.extend(found)

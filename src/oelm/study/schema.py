@@ -1,0 +1,181 @@
+"""Recipe: everything the arms of a study share. Pure data: plain frozen dataclasses, documented field by field."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Interval, Len
+
+# Read by pydantic, where a file comes in: a field that is not known is refused.
+_FORBID: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
+_Text = Annotated[str, Len(1)]
+_Positive = Annotated[int, Ge(1)]
+_Fraction = Annotated[float, Interval(ge=0, lt=1)]
+
+BUDGET_FIELDS = ("epochs", "steps", "tokens")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    name: _Text
+    """`oelm-gpt`, a packaged model (`minilm-l6`), a folder, or a hub name."""
+    revision: str | None = None
+    """Commit, tag or branch of a hub name."""
+    preset: Literal["mini-128", "mini-256", "medium-512"] | None = None
+    """Sizes of `oelm-gpt`."""
+    causal: bool = True
+    """Of `oelm-gpt`: whether a token sees only those before it."""
+    pooling: Literal["last", "mean"] = "last"
+    """Of `oelm-gpt`: which hidden states the classifier reads."""
+    dropout: _Fraction | None = None
+    """Every dropout of the model; left out, the model's own."""
+    from_scratch: bool = False
+    """Take only the configuration of `name` and draw the weights anew. `oelm-gpt` always does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    name: str | None = None
+    """A folder or hub name."""
+    train: Literal["bpe"] | None = None
+    """Train one on the training split, instead of taking one by name."""
+    vocab: Annotated[int, Ge(257)] = 8192
+    """Entries of a trained one: 256 bytes, the end of text, and merges."""
+
+    def __post_init__(self) -> None:
+        if (self.name is None) == (self.train is None):
+            raise ValueError("say either `name` or `train`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    task: _Text
+    """A row of the table of tasks: sst2, imdb, tinystories, ..."""
+    path: str | dict[str, str] | None = None
+    """A folder or file to read instead of the hub, or one for each split."""
+    max_length: Annotated[int, Ge(2)] = 128
+    """Tokens: longer examples are cut; text for language modeling comes in windows of this length."""
+    validation: _Positive | None = None
+    """Training examples (documents) held out to choose checkpoints and settings on; where the task has a split for
+    that, it may be left out."""
+    pair_separator: str | None = None
+    """Text between the two parts of a pair, for a tokenizer that has no form for pairs."""
+    tokenizer: TokenizerConfig | None = None
+    """Left out, the model's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Exactly one of the three."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    epochs: Annotated[float, Gt(0)] | None = None
+    """Times through the training split."""
+    steps: _Positive | None = None
+    """Optimizer steps."""
+    tokens: _Positive | None = None
+    """Tokens trained on, padding not counted."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in BUDGET_FIELDS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"say exactly one of epochs, steps and tokens, not {' and '.join(given) or 'none'}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchConfig:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    size: _Positive = 32
+    """Examples (windows) in a forward pass."""
+    accumulate: _Positive = 1
+    """Forward passes in an optimizer step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    lr: Annotated[float, Gt(0)]
+    """Peak learning rate."""
+    name: _Text = "adamw"
+    """adamw, adam, sgd, adafactor, muon, or one that a plugin registers."""
+    betas: tuple[_Fraction, _Fraction] = (0.9, 0.999)
+    """Of adamw, adam, and what AdamW does beside muon."""
+    eps: Annotated[float, Gt(0)] = 1e-8
+    """Of the same."""
+    weight_decay: Annotated[float, Ge(0)] = 0.01
+    weight_decay_on: Literal["matrices", "all"] = "matrices"
+    """What decays: matrices and embeddings, or biases and norms too."""
+    options: dict[str, bool | int | float | str | None] = field(default_factory=dict)
+    """Those of this optimizer alone, such as `{momentum: 0.9, nesterov: true}` of sgd; see `study/optimizers.py`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    name: Literal["linear", "cosine", "constant"] = "linear"
+    warmup: Annotated[float, Ge(0)] = 0.0
+    """Below 1 a fraction of the budget, from 1 on a number of steps."""
+    floor: Annotated[float, Interval(ge=0, le=1)] = 0.0
+    """Where the decay ends, as a fraction of the peak."""
+
+    def __post_init__(self) -> None:
+        if self.name == "constant" and self.floor:
+            raise ValueError("a constant schedule has no floor")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    every: _Positive = 500
+    """Steps between measurements on the validation split; the last step is always measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    every: _Positive | None = None
+    """Steps between checkpoints; left out, one after each measurement."""
+    keep: Literal["none", "final", "best"] = "best"
+    """Which model a finished cell keeps: none, the final one, or the best on the validation split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
+
+    model: ModelConfig
+    data: DataConfig
+    budget: Budget
+    optimizer: OptimizerConfig
+    batch: BatchConfig = field(default_factory=BatchConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    max_grad_norm: Annotated[float, Gt(0)] | None = 1.0
+    """Longest gradient; `null` clips nothing."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Of the arithmetic; weights and optimizer stay in float32."""
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    compile: bool = False
+    """Use `torch.compile`."""
+    gradient_checkpointing: bool = False
+    """Compute activations anew in the backward pass: less memory, more time."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Where several processes train a cell (`--on torchrun`): each has the whole model, or, for models that do not fit,
+    a shard of weights, gradients and optimizer state."""
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+
+
+# What may differ between two starts of one cell: it has no part in the result. Where the data lie is not asked
+# either; what is in them is.
+WITHOUT_EFFECT = ("checkpoint", "parallel", "trackers", "data.path")

@@ -1,0 +1,169 @@
+"""Simple baseline: what a simple model without attention reaches on the very same rows.
+
+TF-IDF and logistic regression for classes, bigrams for text. It is trained where the data are, and saved beside the
+records of the study (`runs/simple_baseline.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oelm.data.splits import SplitReader
+from oelm.data.tasks import class_metrics
+from oelm.data.tokenize import TokenizedTask, Windows
+from oelm.runs.simple_baseline import (
+    SimpleBaseline,
+    find_simple_baseline,
+    read_simple_baselines,
+    write_simple_baselines,
+)
+from oelm.seeds import seed_for
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# From less than all of the text it is still a baseline, and made in a minute.
+MOST_ROWS = 100_000
+MOST_TOKENS = 5_000_000
+
+_Classes = NDArray[np.int64]
+
+
+def save_simple_baseline(study_folder: Path, prepared: TokenizedTask, reading: SplitReader) -> SimpleBaseline:
+    """That of these data; trained, and written beside the study's records, if it is not there yet."""
+    known = read_simple_baselines(study_folder)
+    found = find_simple_baseline(asdict(prepared.facts), known)
+    if found is None:
+        found = train_simple_baseline(prepared, reading)
+        write_simple_baselines(study_folder, (*known, found))
+    return found
+
+
+def train_simple_baseline(prepared: TokenizedTask, reading: SplitReader) -> SimpleBaseline:
+    """Train the simple model on the training rows, and measure it on the test splits."""
+    return _of_classes(prepared, reading) if prepared.task.kind == "classification" else _of_text(prepared)
+
+
+# -- classification --------------------------------------------------------------------------------------------
+
+
+def _of_classes(prepared: TokenizedTask, reading: SplitReader) -> SimpleBaseline:
+    task = prepared.task
+    tables = reading.tables()
+    assert {name: table.num_rows for name, table in tables.items()} == prepared.facts.sizes
+    train = tables["train"]
+    frequent = int(np.bincount(train["label"].to_numpy()).argmax())
+    capped = train.num_rows > MOST_ROWS
+    if capped:
+        random = np.random.default_rng(seed_for(0, "floor", task.name))
+        train = train.take(np.sort(random.choice(train.num_rows, MOST_ROWS, replace=False)))
+    predict = _fit(train)
+    reported = {name: tables[f"test-{name}"] for name in prepared.test}
+    labels = {name: table["label"].to_numpy() for name, table in reported.items()}
+    return SimpleBaseline(
+        data=prepared.facts.data,
+        tokenizer=None,
+        splits={name: class_metrics(labels[name], predict(table), task) for name, table in reported.items()},
+        majority={name: float((classes == frequent).mean()) for name, classes in labels.items()},
+        classes=len(task.labels),
+        kind="tf-idf + logistic regression",
+        rows=train.num_rows,
+        capped=capped,
+    )
+
+
+def _fit(train: pa.Table) -> Callable[[pa.Table], _Classes]:
+    """Logistic regression on TF-IDF of words and pairs of words; each text of a pair has features of its own."""
+    from scipy.sparse import hstack
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    labels: _Classes = train["label"].to_numpy()
+    found = {name: _words(train[name].to_pylist()) for name in train.column_names if name.startswith("text")}
+    blocks = {name: block for name, block in found.items() if block is not None}
+    if not blocks or len(set(labels.tolist())) == 1:  # nothing to learn from
+        frequent = np.bincount(labels).argmax()
+        return lambda table: np.full(table.num_rows, frequent, dtype=np.int64)
+    model = LogisticRegression(max_iter=200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # not quite at its best, it is a baseline all the same
+        model.fit(hstack([features for _, features in blocks.values()], format="csr"), labels)
+
+    def predict(table: pa.Table) -> _Classes:
+        parts = [vectorizer.transform(table[name].to_pylist()) for name, (vectorizer, _) in blocks.items()]
+        classes: _Classes = model.predict(hstack(parts, format="csr"))
+        return classes
+
+    return predict
+
+
+def _words(texts: list[str]) -> tuple[Any, Any] | None:
+    """(vectorizer, features of these texts), or None where there is not one word."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    for fewest in (2, 1):
+        vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=fewest, token_pattern=r"(?u)\b\w+\b")
+        try:
+            return vectorizer, vectorizer.fit_transform(texts)
+        except ValueError:  # no word is left: so few texts that none comes twice, or none at all
+            continue
+    return None
+
+
+# -- language modeling ----------------------------------------------------------------------------------------
+
+
+def _of_text(prepared: TokenizedTask) -> SimpleBaseline:
+    available = prepared.train.tokens
+    train = np.asarray(available[:MOST_TOKENS], dtype=np.int64)
+    splits = {}
+    for name, windows in prepared.test.items():
+        assert isinstance(windows, Windows)
+        # The tokens that a model is measured on: those of full windows, and the one that follows the last.
+        tokens = np.asarray(windows.tokens[: len(windows) * windows.length + 1], dtype=np.int64)
+        alone, after_another = next_token_losses(train, tokens, vocab=len(prepared.tokenizer))
+        splits[name] = {
+            "perplexity": math.exp(after_another.mean()),
+            "loss": float(after_another.mean()),
+            "unigram_perplexity": math.exp(alone.mean()),
+        }
+    return SimpleBaseline(
+        data=prepared.facts.data,
+        tokenizer=prepared.facts.tokenizer,
+        splits=splits,
+        majority={},
+        classes=None,
+        kind="bigrams",
+        rows=len(train),
+        capped=len(available) > MOST_TOKENS,
+    )
+
+
+def next_token_losses(
+    train: NDArray[np.int64], tokens: NDArray[np.int64], *, vocab: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(by its frequency alone, given the token before it): -ln of the probability of every token but the first.
+
+    Frequencies have one added, so nothing is impossible. Pairs are interpolated with them as Witten and Bell do: the
+    more different tokens have followed a token, the more is left for those that never have.
+    """
+    frequency_V = (np.bincount(train, minlength=vocab) + 1) / (len(train) + vocab)
+    pairs, times = np.unique(train[:-1] * vocab + train[1:], return_counts=True)
+    followed_V = np.bincount(pairs // vocab, weights=times, minlength=vocab)
+    followers_V = np.bincount(pairs // vocab, minlength=vocab)
+    before, token = tokens[:-1], tokens[1:]
+    asked = before * vocab + token
+    index = np.minimum(np.searchsorted(pairs, asked), len(pairs) - 1)
+    seen = np.where(pairs[index] == asked, times[index], 0)
+    alone = frequency_V[token]
+    known = followed_V[before] > 0
+    interpolated = (seen + followers_V[before] * alone) / np.where(known, followed_V[before] + followers_V[before], 1)
+    return -np.log(alone), -np.log(np.where(known, interpolated, alone))

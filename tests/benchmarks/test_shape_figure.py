@@ -1,0 +1,173 @@
+"""The figure of the shapes as a file: all that was measured is in it, and only of the study as it is."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+import tiny_study
+from made_bench import edited, ratio
+from oelm.errors import CellError, StudyError
+from oelm.report.figures.svg import PALETTE
+from oelm.runs.layout import write_json
+from oelm.study.cells import Cell, resolve_cell
+from oelm.study.load import study_from_dict
+from oelm.study.study import Study
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+with pytest.MonkeyPatch.context() as patch:  # not for longer: its names are not for the other tests
+    patch.syspath_prepend(BENCHMARKS)
+    from shape_figure import SHAPES, ShapePoint, ShapeRatio, draw_shapes, plot_shapes
+
+ARM = "oelm-freeze"
+
+
+@pytest.fixture
+def study():
+    return study_from_dict(tiny_study.study("data"))
+
+
+def write_shapes(folder: Path, study: Study, arms: tuple[str, ...], /, **parts: Any) -> Path:
+    """A saving that grows with the width towards the ceiling."""
+    points = [
+        {
+            "width": width,
+            "length": length,
+            "batch": batch,
+            "arm": arm,
+            "ratio": ratio(1 - 0.05 * math.log2(width) / 10),
+            "ceiling": 0.055 * math.log2(width) / 10,
+            "at_most": 0.08,
+        }
+        for arm in arms
+        for width in (128, 256, 512)
+        for length, batch in ((32, 8), (128, 32))
+    ]
+    spec = {name: resolve_cell(study, Cell(arm=name, seed=study.seeds[0])).to_dict() for name in study.arms}
+    content = {"format": 1, "study": study.name, "against": study.compare.baseline, "points": points, "spec": spec}
+    write_json(folder / "bench-shapes.json", {**content, **parts})
+    return folder
+
+
+def parsed(path):
+    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    return root
+
+
+def words(root):
+    return [element.text for element in root.iter("text")]
+
+
+def marks(root):
+    """Points in the color of the first arm."""
+    return [one for one in root.iter("use") if f"fill: {PALETTE[0]}" in one.get("style", "")]
+
+
+def test_a_mark_for_every_shape(study, tmp_path):
+    path = draw_shapes(study, write_shapes(tmp_path, study, (ARM,)))
+    assert path == tmp_path / "bench-shapes.svg"
+    root = parsed(path)
+    measured = json.loads((tmp_path / "bench-shapes.json").read_text())["points"]
+    assert len(marks(root)) == len(measured) == 6
+    assert {"128", "256", "512", ARM} <= set(words(root))
+    assert any("32 tokens" in text for text in words(root))
+
+
+def test_too_few_rounds_for_an_interval(study, tmp_path):
+    write_shapes(tmp_path, study, (ARM,))
+
+    def few(data):
+        for point in data["points"]:
+            point["ratio"] |= {"low": 0.0, "high": None, "rounds": 2}
+
+    whole = len(list(parsed(draw_shapes(study, tmp_path)).iter("path")))
+    edited(tmp_path, few, name="bench-shapes.json")
+    root = parsed(draw_shapes(study, tmp_path))
+    assert len(marks(root)) == 6
+    assert len(list(root.iter("path"))) == whole - 6
+
+
+def test_the_same_numbers_are_the_same_bytes(study, tmp_path):
+    write_shapes(tmp_path, study, (ARM,))
+    first = draw_shapes(study, tmp_path).read_bytes()
+    assert draw_shapes(study, tmp_path).read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("treatment/freeze", "q", "treatment.freeze: was 'q', is "),
+        ("recipe/model/preset", "mini-256", "recipe.model.preset: was 'mini-256'"),  # it has other layers too
+        ("recipe/max_grad_norm", 0.5, "recipe.max_grad_norm: was 0.5, is 1.0"),
+        ("recipe/precision", "bf16", "recipe.precision: was 'bf16', is 'fp32'"),
+        ("recipe/compile", True, "recipe.compile: was True, is False"),
+        ("recipe/gradient_checkpointing", True, "recipe.gradient_checkpointing: was True"),
+        ("recipe/batch/accumulate", 4, "recipe.batch.accumulate: was 4, is 1"),
+        ("recipe/data/tokenizer", {"vocab": 300}, "recipe.data.tokenizer"),
+        ("recipe/batch/size", 8, None),  # a shape has its own
+        ("recipe/data/max_length", 512, None),
+        ("recipe/optimizer/lr", 1.0, None),
+        ("recipe/data/path", "elsewhere", None),
+    ],
+)
+@pytest.mark.parametrize("arm", [ARM, "baseline"])
+def test_shapes_of_a_study_that_was_changed_since_are_refused(study, tmp_path, arm, path, value, message):
+    def change(data):
+        *parents, last = path.split("/")
+        inner = data["spec"][arm]
+        for part in parents:
+            inner = inner[part]
+        inner[last] = value
+
+    edited(write_shapes(tmp_path, study, (ARM,)), change, name=SHAPES)
+    if message is None:
+        assert draw_shapes(study, tmp_path).exists()
+        return
+    with pytest.raises(StudyError, match=f"changed since {arm} was timed") as error:
+        draw_shapes(study, tmp_path)
+    assert message in str(error.value)
+
+
+def test_shapes_of_another_study_are_refused(study, tmp_path):
+    with pytest.raises(StudyError, match="another study, x"):
+        draw_shapes(study, write_shapes(tmp_path, study, (ARM,), study="x"))
+    with pytest.raises(StudyError, match="measured against oelm-freeze; the study compares with baseline"):
+        draw_shapes(study, write_shapes(tmp_path, study, (ARM,), against=ARM))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: "{half", "cannot be read"),
+        (lambda text: text.replace('"format": 1', '"format": 2'), "has format 2"),
+        (lambda text: text.replace('"spec": {', '"made": {'), "spec"),
+        (
+            lambda text: text.replace('"spec": {"baseline"', '"spec": {"other"').replace(
+                f'"{ARM}": {{', '"another": {'
+            ),
+            "spec of arm",
+        ),
+        (lambda text: text.replace('"width": 128', '"width": -1', 1), "points.0.width"),
+    ],
+)
+def test_a_damaged_file_is_one_message(study, tmp_path, change, message):
+    path = write_shapes(tmp_path, study, (ARM,)) / SHAPES
+    path.write_text(change(json.dumps(json.loads(path.read_text()))))
+    with pytest.raises(CellError, match=message):
+        draw_shapes(study, tmp_path)
+
+
+def test_more_shapes_than_can_be_told_apart_are_counted(study):
+    ratio = ShapeRatio(median=0.97, low=0.96, high=0.98)
+    points = [
+        ShapePoint(width=64, length=length, batch=8, arm=ARM, ratio=ratio, ceiling=0.04) for length in range(1, 15)
+    ]
+    svg, caption = plot_shapes(study, points)
+    assert svg.count(">oelm-freeze, width 64, ") + svg.count('"oelm-freeze, width 64, ') >= 11
+    assert "Not drawn for lack of space: 3 more." in caption

@@ -1,0 +1,127 @@
+"""Record: read as it was written; anything else is said to be damaged. And where it was made."""
+
+import json
+import math
+import mmap
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oelm.errors import CellError, OelmError
+from oelm.runs.layout import RECORD
+from oelm.runs.lease import acquire
+from oelm.runs.provenance import collect_provenance, peak_memory, reset_peak_memory
+from oelm.runs.record import FORMAT, Record, read_record, write_record
+from oelm.version import __version__
+
+GOOD = Record(
+    status="done",
+    spec={"seed": 0, "arm": "baseline"},
+    start={"weights": "ab"},
+    data={"sizes": {"train": 3}},
+    counts={"total": 5},
+    evaluations=[{"step": 1, "loss": math.inf}],
+    report={"final": {"step": 2, "splits": {"validation": {"accuracy": 0.5}, "other": {"accuracy": 0.1}}}},
+    lr=[[0, 1e-4]],
+    seconds={"training": 1.5},
+    peak_memory={"process": 1, "gpu": None},
+    audits=[],
+    provenance={},
+)
+
+
+def test_read_as_written(tmp_path):
+    assert read_record(tmp_path) is None
+    with acquire(tmp_path) as lease:
+        write_record(lease, GOOD)
+    assert read_record(tmp_path) == GOOD
+    assert json.loads((tmp_path / RECORD).read_text())["format"] == FORMAT
+
+
+def test_a_value_is_that_of_the_first_reported_split():
+    assert GOOD.value("accuracy") == 0.5
+    assert GOOD.value("perplexity") is None
+    assert GOOD.value("accuracy", model="best") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"format": FORMAT + 1}, "pip install --upgrade oelm"),
+        ({"format": None}, "it has no format number"),
+        ({"status": "perfect"}, "'status' is missing or of another kind"),
+        ({"lr": {}}, "'lr' is missing or of another kind"),
+        ({"report": None}, "'report' is missing or of another kind"),
+        ({"error": "text"}, "'error' is missing or of another kind"),
+        ({"report": {"final": 5}}, "'report' is missing or of another kind"),
+        ({"report": {"final": {"splits": {"test": None}}}}, "'report' is missing or of another kind"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_a_damaged_record(tmp_path, change, says):
+    with acquire(tmp_path) as lease:
+        write_record(lease, GOOD)
+    data = json.loads((tmp_path / RECORD).read_text())
+    (tmp_path / RECORD).write_text(json.dumps(data | change))
+    with pytest.raises(CellError, match=f"(?s)record.json .*{says}"):
+        read_record(tmp_path)
+
+
+KEYS = st.sampled_from(["final", "splits", "accuracy"]) | st.text(max_size=3)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=5,
+)
+FIELDS = [*Record.__annotations__, "format", "another"]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.binary(max_size=40)
+    | JSON.map(lambda data: json.dumps(data).encode())
+    | st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=2).map(
+        lambda change: json.dumps({"format": FORMAT, **GOOD.__dict__, **change}).encode()
+    )
+)
+def test_any_bytes(tmp_path, content):
+    (tmp_path / RECORD).write_bytes(content)
+    try:
+        found = read_record(tmp_path)
+    except OelmError:
+        return
+    assert isinstance(found, Record)
+    found.value("accuracy")
+
+
+def test_provenance_is_plain_data():
+    found = json.loads(json.dumps(collect_provenance()))
+    assert found["oelm"] == __version__
+    assert found["versions"]["torch"] is not None
+    assert found["threads"] == torch.get_num_threads()
+
+
+def test_reading_needs_no_torch():
+    code = (
+        "import sys, oelm.runs.record; from oelm.runs.provenance import collect_provenance; "
+        "collect_provenance(); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_peak_memory_is_measured_anew():
+    reset_peak_memory()
+    before = peak_memory()["process"]
+    # Memory that goes back to the system at once, whatever was done here before with freed memory.
+    with mmap.mmap(-1, 100_000_000) as block:
+        for page in range(0, len(block), mmap.PAGESIZE):
+            block[page] = 1  # written to, not only asked for
+        with_block = peak_memory()["process"]
+    assert with_block - before > 90_000_000
+    reset_peak_memory()
+    after = peak_memory()["process"]
+    assert after < with_block - 50_000_000
