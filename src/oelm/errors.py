@@ -14,8 +14,12 @@ _MODULES: dict[Extra, tuple[str, ...]] = {
 }
 
 
-class OelmError(ValueError):
-    """Base of every error a user can cause. The CLI shows it as one message and exits with code 2."""
+class OelmError(Exception):
+    """Base of every error a user can cause. The CLI shows it as one message and exits with code 2.
+
+    Not a ValueError: whoever catches those, for a value that torch or a parser does not take, must not catch a stop
+    request or a full disk with them.
+    """
 
     def __init__(self, what: str, *, where: str | None = None, why: str | None = None, hint: str | None = None):
         details = [("where", where), ("why", why), ("try", hint)]
