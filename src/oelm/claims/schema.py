@@ -6,7 +6,7 @@ Numbers are kept as they were printed, in quotation marks: the last digit says h
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator
 
@@ -15,10 +15,9 @@ from oelm.analysis.checks.reported_number import parse_duration, parse_number
 from oelm.errors import OelmError
 from oelm.message import Text
 from oelm.metrics import TIMES, Direction
+from oelm.study.forbid_extra import ForbidExtra
 from oelm.study.study import Value
 from oelm.treatment import Treatment
-
-_STRICT: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
 
 
 def _words(value: Any) -> Text:
@@ -65,10 +64,8 @@ _Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimArm:
+class ClaimArm(ForbidExtra):
     """What one side of a claim was given, as far as it is known."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     treatment: Annotated[Treatment, PlainValidator(_treatment)] | None = None
     settings: dict[str, Value] = field(default_factory=dict)
@@ -81,10 +78,8 @@ class ClaimArm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResultRow:
+class ResultRow(ForbidExtra):
     """The numbers of one arm in a table."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     best: _Number | None = None
     final: _Number | None = None
@@ -104,10 +99,8 @@ class ResultRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResultTable:
+class ResultTable(ForbidExtra):
     """Published numbers that belong together: one metric on one set of examples."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     metric: str
     better: Direction
@@ -122,9 +115,7 @@ class ResultTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimModel:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
-
+class ClaimModel(ForbidExtra):
     pretrained: bool | None = None
     width: _Count | None = None
     head_dim: _Count | None = None
@@ -134,10 +125,8 @@ class ClaimModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimCounts:
+class ClaimCounts(ForbidExtra):
     """Parameters: what the architecture has, and what was reported."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     total: _Count
     qk: _Count
@@ -145,20 +134,16 @@ class ClaimCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleClaim:
+class ScheduleClaim(ForbidExtra):
     """A learning-rate schedule as it was said to be, and as it was."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     says: str
     was: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimRule:
+class ClaimRule(ForbidExtra):
     """A rule by which the claim is to be judged: exactly one of `about`, `above` and `at_most`."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     rule: _Words
     value: _Number
@@ -185,10 +170,8 @@ class ClaimRule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retest:
+class Retest(ForbidExtra):
     """The shipped study that asks the same question fairly; where there is none, why."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     study: str | None = None
     arm: str | None = None
@@ -199,9 +182,7 @@ class Retest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
-
+class Claim(ForbidExtra):
     claim: _Words
     source: str
     arms: dict[str, ClaimArm] = field(default_factory=dict)
@@ -227,9 +208,7 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ledger:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
-
+class Ledger(ForbidExtra):
     ledger: str
     version: Literal[1]
     sources: dict[str, _Words]

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, make_dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval, Le
 
 from oelm.errors import StudyError, did_you_mean
+from oelm.study.forbid_extra import ForbidExtra
 
-_FORBID: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
 _Fraction = Annotated[float, Interval(ge=0, lt=1)]
 
 BuildOptimizer = Callable[..., Any]
@@ -22,16 +22,12 @@ BuildOptimizer = Callable[..., Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoOptions:
+class NoOptions(ForbidExtra):
     """AdamW and Adam have `betas` and `eps`, and no other options."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
 
 
 @dataclass(frozen=True, kw_only=True)
-class SgdOptions:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
-
+class SgdOptions(ForbidExtra):
     momentum: _Fraction = 0.0
     dampening: _Fraction = 0.0
     nesterov: bool = False
@@ -42,10 +38,8 @@ class SgdOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdafactorOptions:
+class AdafactorOptions(ForbidExtra):
     """Of torch's own: its rate is `lr` times the size of the weight, and never above 1 / sqrt(step) times it."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
 
     beta2_decay: Annotated[float, Le(0)] = -0.8
     clip_threshold: Annotated[float, Ge(1)] = 1.0
@@ -55,10 +49,8 @@ class AdafactorOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MuonOptions:
+class MuonOptions(ForbidExtra):
     """Of matrices inside the blocks; embeddings, heads and vectors are AdamW's, with `betas` and `eps`."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
 
     momentum: _Fraction = 0.95
     nesterov: bool = True
@@ -127,5 +119,11 @@ def _options_class(name: str, defaults: Mapping[str, Any]) -> type:
             raise StudyError(f"option '{option}' of optimizer '{name}' must be a single value, got {value!r}")
         kind: Any = Any if value is None else type(value)
         rows.append((option, kind, field(default=value)))
-    namespace = {"__pydantic_config__": _FORBID, "__module__": __name__}
-    return make_dataclass(f"{name.title()}Options", rows, frozen=True, kw_only=True, namespace=namespace)
+    return make_dataclass(
+        f"{name.title()}Options",
+        rows,
+        bases=(ForbidExtra,),
+        frozen=True,
+        kw_only=True,
+        namespace={"__module__": __name__},
+    )

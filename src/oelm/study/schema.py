@@ -1,12 +1,12 @@
 """Recipe: everything the arms of a study share. Pure data: plain frozen dataclasses, documented field by field."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Interval, Len
 
-# Read by pydantic, where a file comes in: a field that is not known is refused.
-_FORBID: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
+from oelm.study.forbid_extra import ForbidExtra
+
 _Text = Annotated[str, Len(1)]
 _Positive = Annotated[int, Ge(1)]
 _Fraction = Annotated[float, Interval(ge=0, lt=1)]
@@ -15,9 +15,7 @@ BUDGET_FIELDS = ("epochs", "steps", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
-
+class ModelConfig(ForbidExtra):
     name: _Text
     """`oelm-gpt`, a packaged model (`minilm-l6`), a folder, or a hub name."""
     revision: str | None = None
@@ -35,9 +33,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenizerConfig:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
-
+class TokenizerConfig(ForbidExtra):
     name: str | None = None
     """A folder or hub name."""
     train: Literal["bpe"] | None = None
@@ -51,9 +47,7 @@ class TokenizerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
-
+class DataConfig(ForbidExtra):
     task: _Text
     """A row of the table of tasks: sst2, imdb, tinystories, ..."""
     path: str | dict[str, str] | None = None
@@ -70,10 +64,8 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class Budget(ForbidExtra):
     """Exactly one of the three."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
 
     epochs: Annotated[float, Gt(0)] | None = None
     """Times through the training split."""
@@ -89,9 +81,7 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchConfig:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
-
+class BatchConfig(ForbidExtra):
     size: _Positive = 32
     """Examples (windows) in a forward pass."""
     accumulate: _Positive = 1
@@ -99,9 +89,7 @@ class BatchConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
-
+class OptimizerConfig(ForbidExtra):
     lr: Annotated[float, Gt(0)]
     """Peak learning rate."""
     name: _Text = "adamw"
@@ -118,9 +106,7 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleConfig:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
-
+class ScheduleConfig(ForbidExtra):
     name: Literal["linear", "cosine", "constant"] = "linear"
     warmup: Annotated[float, Ge(0)] = 0.0
     """Below 1 a fraction of the budget, from 1 on a number of steps."""
@@ -133,17 +119,13 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateConfig:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
-
+class EvaluateConfig(ForbidExtra):
     every: _Positive = 500
     """Steps between measurements on the validation split; the last step is always measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
-
+class CheckpointConfig(ForbidExtra):
     every: _Positive | None = None
     """Steps between checkpoints; left out, one after each measurement."""
     keep: Literal["none", "final", "best"] = "best"
@@ -151,9 +133,7 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _FORBID
-
+class Recipe(ForbidExtra):
     model: ModelConfig
     data: DataConfig
     budget: Budget

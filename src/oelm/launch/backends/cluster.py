@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from annotated_types import Len
 
@@ -16,6 +16,7 @@ from oelm.launch.backends.options import BackendOptions, LocalOptions, TorchrunO
 from oelm.launch.backends.slurm.options import SlurmOptions
 from oelm.launch.backends.ssh.options import SshOptions
 from oelm.study import yaml
+from oelm.study.forbid_extra import ForbidExtra
 from oelm.study.problems import validate_config
 
 _FILE = "cluster.yaml"
@@ -23,9 +24,7 @@ _Text = Annotated[str, Len(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
-
+class Cluster(ForbidExtra):
     venv: _Text | None = None
     """Activated before oelm is called."""
     modules: tuple[_Text, ...] = ()

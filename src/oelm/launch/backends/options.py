@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from oelm.errors import LaunchError
+from oelm.study.forbid_extra import ForbidExtra
 
 _RDZV_ID = re.compile(r"[\w.-]{1,100}")
 
@@ -39,10 +40,8 @@ def option(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackendOptions:
+class BackendOptions(ForbidExtra):
     """What a backend can be asked for. None means: not asked for."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any], *, defaults: Self | None = None) -> Self:
