@@ -123,7 +123,9 @@ def _allowed(model: nn.Module, attention: nn.Module, queries_BTM: Tensor, keys_B
 
 def _is_causal(model: nn.Module, attention: nn.Module) -> bool:
     kind = getattr(getattr(model, "config", None), "model_type", None)
-    return kind in _CAUSAL_TYPES or bool(getattr(attention, "is_causal", False))
+    # In older versions of transformers, BERT and T5 say only whether they are decoders.
+    is_decoder = getattr(attention, "is_decoder", False)
+    return kind in _CAUSAL_TYPES or bool(getattr(attention, "is_causal", is_decoder))
 
 
 def _has_norm(attention: nn.Module) -> bool:
