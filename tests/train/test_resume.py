@@ -22,7 +22,7 @@ import yaml
 
 import oelm
 import tiny_study
-from oelm.runs.lease import Lease, holder_of
+from oelm.runs.lease import Lease, holder_of, remove_stale, stale_files
 from oelm.runs.status import read_state
 from oelm.study.load import load_study
 from oelm.train.progress import Progress
@@ -95,9 +95,18 @@ def outcome(cell: Path) -> dict[str, object]:
         "audits": [audit["step"] for audit in record.audits],
         "predictions": parquet.read_table(cell / "predictions.parquet").to_pydict(),
         "model": (cell / "model" / "model.safetensors").read_bytes(),
-        # Who is killed before it has said who it is leaves an empty folder, which is swept up later.
-        "left over": sorted(path.name for path in cell.iterdir() if path.is_file() or any(path.rglob("*.*"))),
+        "left over": left_over(cell),
     }
+
+
+def left_over(cell: Path) -> list[str]:
+    """All that lies in the folder, when also that is old which nobody had signed before it was killed."""
+    stale = stale_files(cell)
+    assert not [path for path in stale if any(path.rglob("holder.json"))], "whose holder is known to be dead"
+    for path in stale:
+        os.utime(path, (0, 0))
+    remove_stale(cell)
+    return sorted(path.name for path in cell.iterdir())
 
 
 def study_of(tmp_path: Path, kind: str) -> Path:
