@@ -1,7 +1,7 @@
 """oelm as a user starts it: in a process of its own, and what its cells left behind.
 
 Such a process is forked from one that has imported everything already, and so starts in a moment instead of in seven
-seconds. What it starts in turn is started as ever.
+seconds. So is what it starts in turn, unless it is to be started as ever.
 """
 
 import json
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
+import forked
 import oelm
 from oelm.runs.record import Record
 from oelm.study.cells import Cell
@@ -35,9 +36,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
 class Started:
     """A process that runs oelm, as `subprocess.Popen` would have it. Warnings are errors in it."""
 
-    def __init__(self, *words: object, env: dict[str, str], cwd: Path):
+    def __init__(self, *words: object, env: dict[str, str], cwd: Path, as_ever: bool = False):
         self._said = [tempfile.NamedTemporaryFile("r", encoding="utf-8") for _ in range(2)]  # noqa: SIM115
-        given = [*map(str, words)], env, str(cwd), [file.name for file in self._said]
+        given = [*map(str, words)], env, str(cwd), [file.name for file in self._said], as_ever
         self._process = _FORKING.Process(target=_run, args=given, daemon=True)
         self._process.start()
         self.pid = self._process.pid
@@ -77,8 +78,10 @@ class Started:
         return self._said[which].read()
 
 
-def _run(words: list[str], env: dict[str, str], cwd: str, said: list[str]) -> None:
+def _run(words: list[str], env: dict[str, str], cwd: str, said: list[str], as_ever: bool) -> None:
     os.setsid()
+    if not as_ever:
+        subprocess.Popen.__init__ = forked.popen
     for number, name in enumerate(said, start=1):
         os.dup2(os.open(name, os.O_WRONLY | os.O_APPEND), number)
     os.environ.clear()
@@ -95,9 +98,9 @@ def start(*words: object, env: dict[str, str], cwd: Path) -> Started:
     return Started(*words, env=env, cwd=cwd)
 
 
-def run(*words: object, env: dict[str, str], cwd: Path) -> Started:
-    """Start it and wait for its end."""
-    started = Started(*words, env=env, cwd=cwd)
+def run(*words: object, env: dict[str, str], cwd: Path, as_ever: bool = False) -> Started:
+    """Start it and wait for its end. `as_ever`: what it starts are interpreters of their own."""
+    started = Started(*words, env=env, cwd=cwd, as_ever=as_ever)
     started.communicate()
     return started
 

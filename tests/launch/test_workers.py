@@ -47,6 +47,7 @@ def test_two_at_once_give_the_same_bits_as_one_after_the_other(tmp_path, env):
         2,
         env={**env, "WANDB_API_KEY": secret},
         cwd=tmp_path,
+        as_ever=True,
     )
     assert two.returncode == 0, two.stderr
     assert not [
