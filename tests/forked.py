@@ -37,9 +37,9 @@ def _become(module: str, words: list[str], env: Mapping[str, str] | None) -> Non
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: PTH123, SIM115
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = (
-        open(number, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: PTH123, SIM115
+        open(number, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115
         for number in (1, 2)
     )
     warnings.resetwarnings()
