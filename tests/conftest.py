@@ -1,7 +1,10 @@
 """Shared by all tests."""
 
+import gc
+import itertools
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = "1"  # two test processes, and what they start, share two cores
 
 import transformers
+
+import forked
 
 transformers.utils.logging.set_verbosity(40)
 transformers.utils.logging.disable_progress_bar()
@@ -34,3 +39,30 @@ def shared_model():
         return path
 
     return folder
+
+
+@pytest.fixture
+def forked_python(monkeypatch):
+    """What is started as a Python program is forked from this process."""
+    monkeypatch.setattr(subprocess.Popen, "__init__", forked.popen)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Files with slow tests first in either half of the list, and quick ones after them.
+
+    Two test processes have a half each. Who is done first takes from the end of the other's, which is quick then, and
+    no file that is slow to set up is divided.
+    """
+    files = [list(tests) for _, tests in itertools.groupby(items, lambda item: item.path)]
+    slow = [tests for tests in files if any(item.get_closest_marker("slow") for item in tests)]
+    quick = [item for tests in files if tests not in slow for item in tests]
+    first, second = (list(itertools.chain(*half)) for half in (slow[::2], slow[1::2]))
+    room = max(0, len(items) // 2 - len(first))
+    items[:] = [*first, *quick[:room], *second, *quick[room:]]
+
+
+def pytest_collection_finish():
+    """What is there now stays: no need to look at it whenever memory is tidied up, here and in what we fork."""
+    gc.collect()
+    gc.freeze()

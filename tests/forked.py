@@ -5,6 +5,7 @@ environment, signals and outputs.
 """
 
 import functools
+import itertools
 import os
 import runpy
 import signal
@@ -18,16 +19,18 @@ _start = subprocess.Popen.__init__
 
 
 def popen(self: subprocess.Popen, args: object, *others: object, **options: object) -> None:
-    """In the place of `subprocess.Popen.__init__`: `python -m MODULE` is forked from this process."""
+    """In the place of `subprocess.Popen.__init__`: `python -m MODULE` and `python FILE` are forked from here."""
     words = [os.fspath(word) for word in args] if isinstance(args, Sequence) and not isinstance(args, str) else []
-    flags = words[1 : words.index("-m")] if "-m" in words else []
-    if words and words[0] == sys.executable and "-m" in words and set(flags) <= {"-P", "-u"}:
-        module, *rest = words[words.index("-m") + 1 :]
-        options["preexec_fn"] = functools.partial(_become, module, rest, options.get("env"))
+    if words[:1] == [sys.executable]:
+        flags = list(itertools.takewhile(lambda word: word in ("-P", "-u", "-m"), words[1:]))
+        name, *rest = words[1 + len(flags) :]
+        if not name.startswith("-"):
+            run = runpy.run_module if "-m" in flags else runpy.run_path
+            options["preexec_fn"] = functools.partial(_become, run, name, rest, options.get("env"))
     _start(self, args, *others, **options)
 
 
-def _become(module: str, words: list[str], env: Mapping[str, str] | None) -> None:
+def _become(run: Callable[..., object], name: str, words: list[str], env: Mapping[str, str] | None) -> None:
     """Be what would be executed now, and end as it does. Outputs, folder and session are those of the child already."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # also what tells the parent that the program has begun
     if env is not None:
@@ -44,8 +47,8 @@ def _become(module: str, words: list[str], env: Mapping[str, str] | None) -> Non
     )
     warnings.resetwarnings()
     warnings.simplefilter("ignore")
-    sys.argv = [module, *words]
-    os._exit(_exit_code(functools.partial(runpy.run_module, module, run_name="__main__", alter_sys=True)))
+    sys.argv = [name, *words]
+    os._exit(_exit_code(functools.partial(run, name, run_name="__main__")))
 
 
 def _exit_code(program: Callable[[], object]) -> int:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-import forked
 import tiny_study
 from oelm.bench import arms, isolate, memory, run
 from oelm.bench.interleave import WARM_UP, TimedBlock, run_interleaved
@@ -240,9 +238,8 @@ def test_hypotheses_about_arms_that_are_left_out(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_arms_in_processes_of_their_own(tmp_path, monkeypatch):
+def test_two_arms_in_processes_of_their_own(tmp_path, monkeypatch, forked_python):
     """One round of real ones, on the real clock; the budget's own clock ends it after that."""
-    monkeypatch.setattr(subprocess.Popen, "__init__", forked.popen)
     started = []
     popen = isolate.subprocess.Popen
 

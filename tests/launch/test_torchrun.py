@@ -75,16 +75,29 @@ def test_a_language_model_that_gives_layers_back(tmp_path, env):
     check_same(one, two)
 
 
-def listeners() -> set[tuple[str, str]]:
-    """(address, port) of everything that listens on a socket, in hexadecimal."""
-    found = set()
+def listeners(started: set[int]) -> set[str]:
+    """Addresses, in hexadecimal, on which processes listen that these have started, and no others of this machine."""
+    listening = {}
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
-            for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
-                address, state = line.split()[1], line.split()[3]
-                if state == "0A":
-                    found.add(tuple(address.split(":")))
+            rows = [line.split() for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+            listening |= {f"socket:[{row[9]}]": row[1].split(":")[0] for row in rows if row[3] == "0A"}
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if is_below(int(folder.name), started):
+                for file in (folder / "fd").iterdir():
+                    with contextlib.suppress(OSError):
+                        found |= {listening[str(file.readlink())]} if str(file.readlink()) in listening else set()
     return found
+
+
+def is_below(pid: int, ancestors: set[int]) -> bool:
+    while pid > 1:
+        if pid in ancestors:
+            return True
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return False
 
 
 def is_loopback(address: str) -> bool:
@@ -101,15 +114,16 @@ def test_two_agents_stop_go_on_and_listen_on_loopback_alone(tmp_path, env):
         words = ["run", study, "--out", "two", "--arm", "oelm-freeze", "--on", "torchrun", "--nproc", 1]
         return [start(*words, "--nnodes", 2, "--rdzv-id", rdzv_id, env=env, cwd=tmp_path) for _ in range(2)]
 
-    before, seen, over = listeners(), set(), threading.Event()
+    started, seen, over = set(), set(), threading.Event()
 
     def look():
-        while not over.wait(0.05):
-            seen.update(listeners() - before)
+        while not over.wait(0.2):
+            seen.update(listeners(set(started)))
 
-    looking = threading.Thread(target=look)
+    looking = threading.Thread(target=look, daemon=True)
     looking.start()
     first = agents("first")
+    started |= {agent.pid for agent in first}
     until(lambda: len(steps_of(cell)) >= 10, what="ten steps")
     for agent in first:
         agent.send_signal(signal.SIGTERM)
@@ -118,13 +132,15 @@ def test_two_agents_stop_go_on_and_listen_on_loopback_alone(tmp_path, env):
         assert agent.returncode == 128 + signal.SIGTERM, said
     assert "the checkpoint is written" in (cell / "log.txt").read_text()
     assert oelm.read_record(cell) is None
-    for agent in agents("second"):
+    second = agents("second")
+    started |= {agent.pid for agent in second}
+    for agent in second:
         _, said = agent.communicate(timeout=240)
         assert agent.returncode == 0, said
     over.set()
     looking.join()
     assert seen, "the processes talk to each other somewhere"
-    assert [place for place in seen if not is_loopback(place[0])] == []
+    assert [address for address in seen if not is_loopback(address)] == []
     check_same(tmp_path / "one" / "tiny" / "oelm-freeze" / "seed-0", cell)
     starts = oelm.read_record(cell).provenance["starts"]
     assert len(starts) == 2
