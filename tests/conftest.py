@@ -7,6 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import hypothesis  # noqa: F401 -- while it is imported it counts references, and sees none that are frozen below
 import pytest
 import torch
 
