@@ -19,7 +19,7 @@ import torch
 
 from oelm.bench.system import usable_cores
 from oelm.format import format_duration
-from oelm.runs.layout import write_text
+from oelm.runs.files import write_text
 from oelm.runs.provenance import collect_provenance
 from result import Result
 from table import page
@@ -105,16 +105,15 @@ def _run(script: Path, *, quick: bool) -> tuple[list[Result], bool]:
 def _facts() -> dict[str, str]:
     """The machine and the code, by name."""
     known = collect_provenance()
-    code = known["code"]
+    code = known.code
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return {
-        "machine": f"{known['cpu']}, {usable_cores()} of {known['cores']} cores, {memory:.0f} GiB, "
-        + (known["gpu"] or "no GPU"),
-        "date": known["time"][:10],
-        "commit": "none" if code is None else code["commit"][:10] + (" with changes" if code["dirty"] else ""),
-        "versions": f"Python {known['python']}, torch {torch.__version__}, "
-        f"transformers {known['versions']['transformers']}, oelm {known['oelm']}",
-        "threads": str(known["threads"]),
+        "machine": f"{known.cpu}, {usable_cores()} of {known.cores} cores, {memory:.0f} GiB, {known.gpu or 'no GPU'}",
+        "date": known.time[:10],
+        "commit": "none" if code is None else code.commit[:10] + (" with changes" if code.dirty else ""),
+        "versions": f"Python {known.python}, torch {torch.__version__}, "
+        f"transformers {known.versions['transformers']}, oelm {known.oelm}",
+        "threads": str(known.threads),
     }
 
 

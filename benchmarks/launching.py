@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cost import Load, Phase, Site, Weights, wave_seconds
-from oelm.runs.layout import CHECKPOINTS
+from oelm.runs.layout import CHECKPOINTS, STEPS
 from oelm.runs.lease import acquire
+from oelm.runs.record import read_record
 from oelm.study.cells import Cell, resolve_cell
 from oelm.study.load import load_study
 from oelm.train.preflight import check_data
@@ -58,6 +59,7 @@ from pathlib import Path
 import torch
 from oelm.runs.lease import acquire
 from oelm.runs.layout import CHECKPOINTS
+from oelm.runs.train_state import CheckpointState, TrainState
 from oelm.train.checkpoint import latest_checkpoint, save_checkpoint
 
 folder, weights, step = Path(sys.argv[1]), int(sys.argv[2]), 0
@@ -69,9 +71,10 @@ with acquire(folder) as lease:
         began = time.perf_counter()
         if line.strip() == "write":
             step += 1
-            save_checkpoint(lease, step=step, state={}, tensors=tensors)
+            state = CheckpointState(train=TrainState(step=step), frozen={}, scaler=None, groups=(), tensors={})
+            save_checkpoint(lease, state, tensors)
         else:
-            assert latest_checkpoint(folder / CHECKPOINTS, told=print) is not None
+            assert latest_checkpoint(folder / CHECKPOINTS, log=print) is not None
         print(time.perf_counter() - began, flush=True)
 """
 
@@ -122,21 +125,22 @@ def run_cell(out: Path, *, steps: int) -> Ran:
     told = json.loads(_run([sys.executable, "-c", CELL, str(out), *overrides]).splitlines()[-1])
     whole = time.time() - began
     folder = out / "quickstart" / "baseline" / "seed-0"
-    record = json.loads((folder / "record.json").read_text())
-    rows = [json.loads(line)["seconds"] for line in (folder / "steps.jsonl").read_text().splitlines()]
-    sizes = record["data"]["sizes"]
-    measured = len(record["evaluations"])
-    # The best model is reported too, unless it is the final one.
-    reported = 1 + (record["report"]["best"]["step"] != steps)
-    examples = measured * sizes["validation"] + reported * sum(n for split, n in sizes.items() if "report" in split)
-    counts = record["counts"]
+    record = read_record(folder)
+    assert record is not None
+    assert record.start is not None
+    assert record.counts is not None
+    rows = [json.loads(line)["seconds"] for line in (folder / STEPS).read_text().splitlines()]
+    sizes, measured = record.start.data.sizes, len(record.evaluations)
+    # The best model is tested too, unless it is the final one.
+    tested = 1 + (record.test["best"].step != steps)
+    examples = measured * sizes["validation"] + tested * sum(n for split, n in sizes.items() if "test" in split)
     return Ran(
         folder=folder,
         load=Load(
             steps=steps,
-            passes=examples / record["spec"]["recipe"]["batch"]["size"],
+            passes=examples / record.spec.recipe.batch.size,
             checkpoints=measured,
-            model=Weights(total=counts["total"], learning=counts["trainable"]),
+            model=Weights(total=record.counts.total, learning=record.counts.trainable),
             files=told["files"],
             read=0,  # model and data are read until the first step, and in its time
         ),
@@ -171,8 +175,8 @@ def _whole(first: Ran, second: Ran, alone: dict[str, float]) -> Result:
 def _kept(folder: Path) -> Iterator[Result]:
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
     yield _megabytes("a finished cell", "record, log and predictions", sum(sizes.values()))
-    steps = len((folder / "steps.jsonl").read_text().splitlines())
-    yield _megabytes("a finished cell", "log of 1,000 steps", sizes["steps.jsonl"] / steps * 1000)
+    steps = len((folder / STEPS).read_text().splitlines())
+    yield _megabytes("a finished cell", "log of 1,000 steps", sizes[STEPS] / steps * 1000)
     model = sum(path.stat().st_size for path in (folder / "model").iterdir())
     yield _megabytes("a finished cell", "the model that is kept", model)
 

@@ -14,11 +14,13 @@ from result import Result, Target, parser_for, tell
 
 
 def measure(options: argparse.Namespace) -> Iterator[Result]:
-    study = load_study("quickstart", ["recipe.batch.size=2"] if options.quick else []).to_dict()
-    baseline, frozen = (measure_peak_memory(study, arm, 0) for arm in ("baseline", "freeze-only"))
-    saved = sum(baseline[part] - frozen[part] for part in ("gradients", "optimizer"))
-    theory = sum(baseline["theory"][part] - frozen["theory"][part] for part in ("gradients", "optimizer"))
-    peak = (baseline["peak"] - frozen["peak"]) / 2**20
+    study = load_study("quickstart", ["recipe.batch.size=2"] if options.quick else [])
+    baseline, frozen = (measure_peak_memory(study, arm) for arm in ("baseline", "freeze-only"))
+    assert baseline.theory is not None
+    assert frozen.theory is not None
+    saved = baseline.learning - frozen.learning
+    theory = baseline.theory.learning - frozen.theory.learning
+    peak = (baseline.peak - frozen.peak) / 2**20
     yield Result(
         question="memory saved by freezing, MiniLM",
         what="gradient + optimizer bytes saved, measured / theory",

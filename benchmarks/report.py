@@ -15,10 +15,12 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from oelm.runs.cell_start import CELL_FILE, StartedCell
+from oelm.runs.record import RECORD_FILE, Record, ValidationScore, read_record
+from oelm.study.cells import Cell
 from result import Result, Target, parser_for, tell
 from side_by_side import seconds_of
 
@@ -56,28 +58,30 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
 
 def make(root: Path, options: argparse.Namespace) -> Path:
     """The records of one seed, copied to all others with noise."""
-    arms: dict[str, Any] = {"baseline": {"init": "keep", "freeze": "none"}}
+    arms = {"baseline": {"init": "keep", "freeze": "none"}}
     arms |= {f"arm-{number}": {"init": "keep", "freeze": "qk"} for number in range(1, options.arms)}
     study = study_of(study="many", arms=arms, seeds=list(range(options.seeds)))
     every = max(1, options.steps // options.evaluations)
 
-    def change(cell: Any, record: Any) -> Any:
+    def change(cell: Cell, record: Record) -> Record:
         steps = range(every, options.steps + 1, every)
-        rows = [{"step": step, "accuracy": round(900 - 200 * float(np.exp(-step / 2000))) / 1000} for step in steps]
-        return replace(record, evaluations=rows)
+        rising = {step: round(900 - 200 * float(np.exp(-step / 2000))) / 1000 for step in steps}
+        scores = (ValidationScore(step=step, metrics={"accuracy": value}) for step, value in rising.items())
+        return replace(record, evaluations=tuple(scores))
 
     folder = make_runs(root, replace(study, seeds=(0,)), steps=options.steps, change=change)
     (folder / "study.json").write_text(json.dumps(study.to_dict()))
     for arm in arms:
         first = folder / arm / "seed-0"
-        record, cell = (json.loads((first / name).read_text()) for name in ("record.json", "cell.json"))
+        record = read_record(first)
+        assert record is not None
+        assert record.start is not None
         for seed in study.seeds[1:]:
             place = folder / arm / f"seed-{seed}"
             shutil.copytree(first, place)
-            record["spec"]["seed"] = cell["seed"] = seed
-            record["start"] |= {"weights": str(seed), "batches": str(seed)}
-            (place / "record.json").write_text(json.dumps(record))
-            (place / "cell.json").write_text(json.dumps(cell | {"start": record["start"]}))
+            spec, start = replace(record.spec, seed=seed), replace(record.start, weights=str(seed))
+            CELL_FILE.write(place, StartedCell(spec=spec, start=start))
+            RECORD_FILE.write(place, replace(record, spec=spec, start=start, batches=str(seed)))
     return folder
 
 

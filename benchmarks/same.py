@@ -6,7 +6,6 @@ MiniLM on sentences, both arms untreated. Run it with nothing else running.
 """
 
 import argparse
-import math
 from collections.abc import Iterator
 
 from oelm.study.load import study_from_dict
@@ -19,13 +18,13 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
     study = study_from_dict({**study_of(options.sst2).to_dict(), "arms": arms, "hypotheses": None})
     found = benched(study, budget=options.budget)
     ratio = found.arms["same"].ratios["step"]
-    said = not math.isinf(ratio.high)
+    low, high = ratio.bounds or (None, None)
     yield Result(
         question="`oelm bench` on two equal arms, MiniLM",
         what="step time, one / the other",
         value=ratio.median,
-        low=ratio.low if said else None,
-        high=ratio.high if said else None,
+        low=low,
+        high=high,
         target=Target(rule="holds", number=1.0),
         seconds={name: arm.step_seconds for name, arm in found.arms.items()},
         rounds=ratio.rounds,

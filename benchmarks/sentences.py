@@ -14,9 +14,9 @@ import transformers
 from torch import nn
 
 from oelm.bench.run import bench
-from oelm.bench.timing import Bench
 from oelm.data.batches import BatchSampler
 from oelm.models.dropout import Dropout
+from oelm.runs.bench import Bench
 from oelm.runs.lease import acquire
 from oelm.study.cells import Cell, resolve_cell
 from oelm.study.load import load_study

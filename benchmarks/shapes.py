@@ -18,9 +18,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,19 +29,20 @@ from torch import nn
 from oelm.bench.arms import BenchMeasurement, baseline_pairs, build_arm_loop, count_step_work, first_cell
 from oelm.bench.interleave import run_interleaved
 from oelm.bench.isolate import is_out_of_memory
-from oelm.bench.memory import reason_to_isolate, theoretical_memory
+from oelm.bench.memory import theoretical_memory
+from oelm.bench.memory_budget import reason_to_isolate
 from oelm.bench.ratios import FEWEST
 from oelm.bench.run import check_request, check_writable, select_arms
 from oelm.bench.stepper import Stepper
-from oelm.bench.system import MUCH, SystemSample, summary
-from oelm.bench.timing import ArmTiming, StopReason, format_ratio_interval, format_reached
+from oelm.bench.system import MUCH, SystemSample, summarize_load
 from oelm.data.tokenize import Examples, Split, TokenizedTask, Windows
 from oelm.errors import OelmError, Stopped, StudyError
-from oelm.format import finite_or_none, format_columns
 from oelm.heads.apply import apply
 from oelm.heads.find import num_layers
 from oelm.models.dropout import use_fast_dropout_
-from oelm.runs.layout import RUNS, write_json, writing
+from oelm.runs.bench import SystemLoad
+from oelm.runs.files import writing
+from oelm.runs.layout import RUNS
 from oelm.runs.provenance import collect_provenance
 from oelm.seeds import seed_for
 from oelm.study.cells import resolve_cell
@@ -51,150 +52,25 @@ from oelm.train.loop import Loop
 from oelm.train.progress import LineProgress, Progress
 from oelm.train.signals import StopRequest, catch_signals
 from resize import config_width, meta_model, resize_config, width_step
-from shape_figure import FORMAT, SHAPES, draw_shapes
+from shape_figure import draw_shapes
+from shapes_file import SHAPES_FILE, ExcludedShape, Shape, Shapes, ShapeTiming
 
 _STEPS = 32  # of random tokens, seen again and again
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    width: int
-    length: int
-    """Tokens of a row."""
-    batch: int
-    """Rows of a pass."""
-
-    @property
-    def work(self) -> int:
-        """What goes with its arithmetic, to put shapes in order."""
-        return self.width**2 * self.length * self.batch
-
-    def __str__(self) -> str:
-        return f"width {self.width}, {self.length} tokens, batch {self.batch}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShapeTiming:
-    """The arms of a study, timed in one shape."""
-
-    shape: Shape
-    layers: int
-    rounds: int
-    stopped_by: StopReason
-    arms: dict[str, ArmTiming]
-
-    def to_dicts(self) -> Iterator[dict[str, Any]]:
-        """One for each arm that is compared."""
-        for name, arm in self.arms.items():
-            if arm.ratios:
-                yield {
-                    **asdict(self.shape),
-                    "layers": self.layers,
-                    "arm": name,
-                    "ratio": asdict(arm.ratios["step"]),
-                    "ceiling": arm.ceiling,
-                    "at_most": arm.at_most,
-                    "rounds": self.rounds,
-                    "stopped_by": self.stopped_by,
-                    "step_seconds": {each: timing.step_seconds for each, timing in self.arms.items()},
-                }
-
-    def __str__(self) -> str:
-        steps = {name: arm.ratios["step"] for name, arm in self.arms.items() if arm.ratios}
-        return "; ".join(f"{name} {step.median:.4f} ({format_ratio_interval(step)})" for name, step in steps.items())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shapes:
-    """Ratios of step times over a grid of shapes."""
-
-    study: str
-    against: str
-    seed: int
-    precision: float
-    seconds: float
-    """All of it took."""
-    stopped: Literal["done", "interrupted"]
-    points: tuple[ShapeTiming, ...]
-    excluded: tuple[tuple[Shape, str], ...]
-    """With the reason."""
-    spec: dict[str, dict[str, Any]]
-    """By arm, as in the record of a cell: what all shapes were made from."""
-    system: dict[str, Any]
-    provenance: dict[str, Any]
-
-    @property
-    def interrupted(self) -> bool:
-        return self.stopped == "interrupted"
-
-    @property
-    def warnings(self) -> list[str]:
-        share = self.system["others"]
-        found = [] if share is None or share <= MUCH else [f"other processes used {share:.0%} of the cores meanwhile"]
-        few = sum(point.rounds < FEWEST for point in self.points)
-        if few:
-            found.append(f"{few} of {len(self.points)} shapes have fewer than {FEWEST} rounds, too few: --budget")
-        for point in self.points:
-            found += [
-                f"SPEEDUP-ABOVE-CEILING: {point.shape}: {name} is {arm.saving:.1%} faster, and freezing can save "
-                f"{arm.at_most:.1%} at most: something else was timed"
-                for name, arm in point.arms.items()
-                if arm.above_ceiling
-            ]
-        return found
-
-    def to_dict(self) -> dict[str, Any]:
-        data = {
-            "format": FORMAT,
-            "study": self.study,
-            "against": self.against,
-            "seed": self.seed,
-            "precision": self.precision,
-            "seconds": self.seconds,
-            "stopped": self.stopped,
-            "points": [one for point in self.points for one in point.to_dicts()],
-            "excluded": [{**asdict(shape), "why": why} for shape, why in self.excluded],
-            "spec": self.spec,
-            "system": self.system,
-            "warnings": self.warnings,
-            "provenance": self.provenance,
-        }
-        return finite_or_none(data)  # type: ignore[no-any-return]
-
-    def save(self, folder: Path) -> Path:
-        """Beside the records of the study."""
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / SHAPES, self.to_dict())
-        return folder / SHAPES
-
-    def __str__(self) -> str:
-        header = ("width", "length", "batch", "arm", f"of {self.against}", "95 % interval", "at best")
-        rows: list[tuple[str, ...]] = [(*header, "of what can be saved", "rounds")]
-        for point in self.points:
-            sizes = tuple(map(str, asdict(point.shape).values()))
-            for name, arm in point.arms.items():
-                if arm.ratios:
-                    step = arm.ratios["step"]
-                    best = f"{1 - arm.ceiling:.4f}" if arm.ceiling is not None else ""
-                    cells = (
-                        f"{step.median:.4f}",
-                        format_ratio_interval(step),
-                        best,
-                        format_reached(arm),
-                        str(point.rounds),
-                    )
-                    rows.append((*sizes, name, *cells))
-        shapes = "1 shape" if len(self.points) == 1 else f"{len(self.points)} shapes"
-        ended = "" if self.stopped == "done" else "; it was interrupted, this is what was measured until then"
-        lines = [
-            f"{self.study}: {shapes} of {self.points[0].layers} layers in {self.seconds:.0f} s{ended}",
-            "",
-            *format_columns(rows, left=("arm", "95 % interval")),
-        ]
-        lines += [f"excluded: {shape}: {why}" for shape, why in self.excluded]
-        lines += [f"warning: {text}" for text in self.warnings]
-        return "\n".join(lines)
+def shape_warnings(points: Sequence[ShapeTiming], system: SystemLoad) -> Iterator[str]:
+    if system.others is not None and system.others > MUCH:
+        yield f"other processes used {system.others:.0%} of the cores meanwhile"
+    few = sum(point.rounds < FEWEST for point in points)
+    if few:
+        yield f"{few} of {len(points)} shapes have fewer than {FEWEST} rounds, too few: --budget"
+    for point in points:
+        for name, arm in point.arms.items():
+            if arm.above_ceiling:
+                yield (
+                    f"SPEEDUP-ABOVE-CEILING: {point.shape}: {name} is {arm.saving:.1%} faster, and freezing can save "
+                    f"{arm.at_most:.1%} at most: something else was timed"
+                )
 
 
 # -- measuring -----------------------------------------------------------------------------------------------------
@@ -238,8 +114,9 @@ def bench_shapes(
             stopped="interrupted",
             points=(),
             excluded=(),
-            spec={name: resolve_cell(study, first_cell(study, name)).to_dict() for name in part.arms},
-            system={},
+            spec={name: resolve_cell(study, first_cell(study, name)) for name in part.arms},
+            system=summarize_load([]),
+            warnings=(),
             provenance=collect_provenance(),
         )
         samples: list[SystemSample] = []
@@ -255,22 +132,35 @@ def bench_shapes(
                     raise
                 break
             except _Excluded as reason:
-                found = replace(found, excluded=(*found.excluded, (shape, str(reason))))
+                found = replace(found, excluded=(*found.excluded, ExcludedShape(shape=shape, why=str(reason))))
                 progress.on_message(f"  excluded: {reason}")
                 continue
             samples += more
-            found = replace(found, points=(*found.points, point), seconds=now() - began, system=summary(samples))
-            found.save(folder)
+            found = _with_point(found, point, seconds=now() - began, system=summarize_load(samples))
+            _save(found, folder)
             progress.on_message(f"  {point}")
             if point.stopped_by == "interrupted":
                 break
         else:
             found = replace(found, stopped="done")
     if not found.points:
-        shape, why = found.excluded[0]
-        raise StudyError("none of the shapes could be measured", where=str(shape), why=why, hint="--budget 1h")
-    found.save(folder)
+        first_out = found.excluded[0]
+        where = str(first_out.shape)
+        raise StudyError("none of the shapes could be measured", where=where, why=first_out.why, hint="--budget 1h")
+    _save(found, folder)
     return found
+
+
+def _with_point(found: Shapes, point: ShapeTiming, *, seconds: float, system: SystemLoad) -> Shapes:
+    points = (*found.points, point)
+    return replace(found, points=points, seconds=seconds, system=system, warnings=tuple(shape_warnings(points, system)))
+
+
+def _save(found: Shapes, folder: Path) -> None:
+    """Beside the records of the study."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    SHAPES_FILE.write(folder, found)
 
 
 def shape_grid(
@@ -341,8 +231,8 @@ class ShapedArms:
     def loop(self, shape: Shape, name: str) -> Loop:
         """An arm of the study in this shape, with everything else as the study has it."""
         cell = first_cell(self.study, name)
-        resolved, config = resolve_cell(self.study, cell), self.configs[shape.width]
-        recipe = replace(resolved.recipe, batch=replace(resolved.recipe.batch, size=shape.batch))
+        spec, config = resolve_cell(self.study, cell), self.configs[shape.width]
+        recipe = replace(spec.recipe, batch=replace(spec.recipe.batch, size=shape.batch))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(cell.seed, "weights"))
             model = self.kind(copy.deepcopy(config)).train()
@@ -355,9 +245,9 @@ class ShapedArms:
             random=np.random.default_rng(seed_for(cell.seed, "shapes")),
         )
         return Loop(
-            replace(resolved, recipe=recipe),
+            replace(spec, recipe=recipe),
             prepared=replace(self.prepared, train=rows),
-            applied=apply(model, resolved.arm.treatment, seed=cell.seed, keep_undo=False),
+            applied=apply(model, spec.treatment, seed=cell.seed, keep_undo=False),
             accelerator=self.accelerator,
             folder=self.folder,
             progress=self.progress,
@@ -403,7 +293,7 @@ class ShapedArms:
 
     def _check_memory(self, shape: Shape) -> None:
         """By weights, gradients and moments: what activations need is seen when they are there."""
-        one = theoretical_memory(meta_model(self.kind, self.configs[shape.width])).to_dict()
+        one = theoretical_memory(meta_model(self.kind, self.configs[shape.width]))
         why = reason_to_isolate([one] * len(self.study.arms), device=self.accelerator.device.type)
         if why is not None:
             raise _Excluded(why)
@@ -478,11 +368,11 @@ def _run(options: argparse.Namespace) -> int:
         print(f"Figure:       {draw_shapes(study, folder)}")
         return 0
     arms = None if options.arms is None else [name.strip() for name in options.arms.split(",") if name.strip()]
-    common: dict[str, Any] = {name: getattr(options, name) for name in ("precision", "budget", "seed", "out")}
+    common = {name: getattr(options, name) for name in ("precision", "budget", "seed", "out")}
     progress = LineProgress(1, lambda text: print(text, file=sys.stderr, flush=True))
     found = bench_shapes(study, arms=arms, **sizes, **common, progress=progress)
-    print(f"{found}\n\nMeasurements: {folder / SHAPES}\nFigure:       {draw_shapes(study, folder)}")
-    return 130 if found.interrupted else 0
+    print(f"{found}\n\nMeasurements: {folder / SHAPES_FILE.name}\nFigure:       {draw_shapes(study, folder)}")
+    return 130 if found.stopped == "interrupted" else 0
 
 
 if __name__ == "__main__":

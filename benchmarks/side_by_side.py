@@ -3,7 +3,6 @@
 Order and statistics are those of `oelm bench`.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ class Turns:
     ) -> Result:
         """The time of `over` in units of that of `under`. Whoever is under the line is so many times as fast."""
         ratio = ratio_of(self.times[over], self.times[under], seed=0)
-        said = not math.isinf(ratio.high)  # few rounds cannot say
+        low, high = ratio.bounds or (None, None)
         disturbed = self.others is not None and self.others > MUCH
         notes = [note] if note else []
         notes += [f"other processes used {self.others:.0%} of the cores meanwhile"] if disturbed else []
@@ -38,8 +37,8 @@ class Turns:
             question=question,
             what=what,
             value=ratio.median,
-            low=ratio.low if said else None,
-            high=ratio.high if said else None,
+            low=low,
+            high=high,
             target=target,
             seconds={name: float(np.median(self.times[name])) for name in (over, under)},
             rounds=ratio.rounds,

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-import hypothesis  # noqa: F401 -- while it is imported it counts references, and sees none that are frozen below
+import hypothesis  # here: while it is imported it counts references, and sees none that are frozen below
 import pytest
 import torch
 
@@ -24,6 +24,11 @@ transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
 # What is started in the background, as CI may start us, ignores a Ctrl-C, and so would all that we start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples in every run: what failed fails again. To search for more: HYPOTHESIS_PROFILE=random.
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("random", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 # Real models and data that are not part of the repository lie beside it, where there are any.
 SHARED = Path(__file__).parents[2] / "shared"

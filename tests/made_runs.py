@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import parquet
 
-from oelm.runs.layout import write_json
-from oelm.runs.record import FORMAT, Record
-from oelm.study.cells import Cell, compared_cells, resolve_cell, tuning_cells
+from oelm.facts import AttentionStats, Counts, TaskFacts
+from oelm.runs.cell_start import CELL_FILE, CellStart, StartedCell
+from oelm.runs.layout import PREDICTIONS, STEPS
+from oelm.runs.predictions import Predictions, write_predictions
+from oelm.runs.provenance import GitState, PeakMemory, Provenance
+from oelm.runs.record import RECORD_FILE, AuditOutcome, Launch, ModelScores, ProcessStats, Record, ValidationScore
+from oelm.runs.simple_baseline import SimpleBaseline, write_simple_baselines
+from oelm.runs.steps import Step, format_step
+from oelm.study.cells import Cell, CellSpec, compared_cells, resolve_cell, tuning_cells
 from oelm.study.load import study_from_dict
 from oelm.study.schedule import lr_at
 from oelm.study.study import Study
@@ -66,7 +70,7 @@ def make_runs(
     study = study or study_of()
     folder = root / study.name
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "study.json", study.to_dict())
+    (folder / "study.json").write_text(json.dumps(study.to_dict()))
     write_floor(folder, accuracy=0.3)
     hardness = np.random.default_rng(7).random(examples)
     labels = np.random.default_rng(8).integers(0, 2, examples)
@@ -75,7 +79,7 @@ def make_runs(
             tuned = tuple((path, values[len(values) // 2]) for path, values in study.tune.grid.items())
         else:
             tuned = None
-        resolved = resolve_cell(study, cell, tuned)
+        spec = resolve_cell(study, cell, tuned)
         draw = np.random.default_rng([cell.seed, list(study.arms).index(cell.arm)])
         target = (accuracy or {}).get(cell.arm, 0.9) + spread * draw.standard_normal()
         seed_noise = np.random.default_rng([cell.seed, 99]).standard_normal(examples) * 0.05
@@ -83,95 +87,128 @@ def make_runs(
         right = difficulty <= np.quantile(difficulty, np.clip(target, 0.0, 1.0))
         predicted = np.where(right, labels, 1 - labels)
         loss = np.where(right, 0.1, 1.5) + 0.01 * draw.random(examples)
-        record = _record(study, cell, resolved, right, predicted, labels, loss, steps)
+        record = _record(spec, _metrics(labels, predicted, loss), len(labels), steps)
         changed = change(cell, record) if change is not None else record
         if changed is not None:
             place = folder / cell.folder
             place.mkdir(parents=True, exist_ok=True)
-            write_json(place / "cell.json", {**changed.spec, "data": changed.data, "start": changed.start})
-            write_json(place / "record.json", {"format": FORMAT, **changed.__dict__})
+            CELL_FILE.write(place, StartedCell(spec=changed.spec, start=changed.start))
+            RECORD_FILE.write(place, changed)
             _write_steps(place, changed, steps)
-            _write_predictions(place, labels, predicted, loss)
+            kept = Predictions(row=np.arange(len(labels)), label=labels, prediction=predicted, loss=loss)
+            keep_predictions(place, kept)
     return folder
+
+
+def keep_predictions(place: Path, kept: Predictions, split: str = "validation") -> None:
+    """The same of the final and of the best model."""
+    write_predictions(place / PREDICTIONS, {("final", split): kept, ("best", split): kept})
+
+
+def replace_at(content: Any, path: str, value: Any) -> Any:
+    """A dataclass with one thing replaced, however deep: `start.data.sizes.train`."""
+    name, _, rest = path.partition(".")
+    inside = getattr(content, name) if is_dataclass(content) else content[name] if rest else None
+    new = replace_at(inside, rest, value) if rest else value
+    return replace(content, **{name: new}) if is_dataclass(content) else {**content, name: new}  # type: ignore[type-var]
+
+
+def score(record: Record, **metrics: float) -> Record:
+    """The record with these metrics alone on its test split, of both models."""
+    measured = ModelScores(step=record.start.steps, splits={"validation": metrics})  # type: ignore[union-attr]
+    return replace(record, test={"final": measured, "best": measured})
 
 
 def write_floor(folder: Path, **metrics: float) -> None:
     """What a cheap model is said to reach on the rows of these runs."""
-    row = {
-        "data": "rows",
-        "tokenizer": "words" if "perplexity" in metrics else None,
-        "splits": {"validation": metrics, "test": metrics},
-        "majority": {"validation": 0.5},
-        "classes": 2,
-        "kind": "bigrams" if "perplexity" in metrics else "tf-idf + logistic regression",
-        "rows": 60000,
-        "capped": False,
-    }
-    write_json(folder / "simple_baseline.json", {"format": 1, "baselines": [row]})
+    simple = SimpleBaseline(
+        data="rows",
+        tokenizer="words" if "perplexity" in metrics else None,
+        splits={"validation": metrics, "test": metrics},
+        majority={"validation": 0.5},
+        classes=2,
+        kind="bigrams" if "perplexity" in metrics else "tf-idf + logistic regression",
+        rows=60000,
+        capped=False,
+    )
+    write_simple_baselines(folder, [simple])
 
 
-def _record(
-    study: Study,
-    cell: Cell,
-    resolved: Any,
-    right: Any,
-    predicted: Any,
-    labels: Any,
-    loss: Any,
-    steps: int,
-) -> Record:
-    recipe = resolved.recipe
-    metrics = _metrics(labels, predicted, loss)
+def launch(**parts: Any) -> Launch:
+    """A start of a cell on the machine of these records."""
+    usual = {"step": 0, "time": PROVENANCE.time, "host": "somewhere", "device": "cpu", "threads": 2, "processes": 1}
+    return Launch(**{**usual, "versions": {}, **parts})
+
+
+# Too few heads for any figure, and none of them measured.
+NO_HEADS = AttentionStats(norm={}, deviation={}, logit_spread=(), entropy=())
+
+
+def made_record(cell: Cell, metrics: dict[str, float], *, examples: int = EXAMPLES, steps: int = 100) -> Record:
+    """The record of a cell of the study above."""
+    return _record(resolve_cell(study_of(), cell), metrics, examples, steps)
+
+
+def _record(spec: CellSpec, metrics: dict[str, float], examples: int, steps: int) -> Record:
+    recipe, seed = spec.recipe, spec.seed
     evaluations = [
-        {"step": step, **{name: round(value * (0.9 + 0.1 * step / steps), 3) for name, value in metrics.items()}}
+        ValidationScore(
+            step=step, metrics={name: round(value * (0.9 + 0.1 * step / steps), 3) for name, value in metrics.items()}
+        )
         for step in range(steps // 5, steps + 1, steps // 5)
     ]
     lr = [
-        [step + 1, lr_at(step, total=steps, peak=recipe.optimizer.lr, schedule=recipe.schedule)]
+        (step + 1, lr_at(step, total=steps, peak=recipe.optimizer.lr, schedule=recipe.schedule))
         for step in range(0, steps, max(1, steps // 200))
     ]
-    frozen = TRAINABLE["none"] - TRAINABLE[resolved.arm.treatment.freeze]
-    measured = {"step": steps, "splits": {"validation": metrics}}
+    frozen = TRAINABLE["none"] - TRAINABLE[spec.treatment.freeze]
+    measured = ModelScores(step=steps, splits={"validation": metrics})
+    data = TaskFacts(
+        data="rows",
+        tokenizer="words",
+        files={"train": ("aa.parquet",), "validation": ("bb.parquet",)},
+        sizes={"train": 60000, "validation": 1000, "test-validation": examples},
+        cut={},
+    )
+    start = CellStart(
+        data=data, weights=f"weights-{seed}", steps=steps, padding=0.0, device="cpu (2 threads)", heads=NO_HEADS
+    )
     return Record(
         status="done",
-        spec=resolved.to_dict(),
-        start={"weights": f"weights-{cell.seed}", "batches": f"batches-{cell.seed}", "steps": steps},
-        data={
-            "data": "rows",
-            "tokenizer": "words",
-            "files": {"train": ["aa.parquet"], "validation": ["bb.parquet"]},
-            "sizes": {"train": 60000, "validation": 1000, "test-validation": len(labels)},
-            "cut": {},
-        },
-        counts={
-            "total": TRAINABLE["none"],
-            "trainable": TRAINABLE[resolved.arm.treatment.freeze],
-            "frozen": frozen,
-            "buffers": 0,
-            "qk": 1_774_080,
-        },
-        evaluations=evaluations,
-        report={"final": measured, "best": measured},
-        lr=lr,
+        spec=spec,
+        start=start,
+        batches=f"batches-{seed}",
+        counts=Counts(total=TRAINABLE["none"], trainable=TRAINABLE[spec.treatment.freeze], buffers=0, qk=1_774_080),
+        evaluations=tuple(evaluations),
+        test={"final": measured, "best": measured},
+        lr=tuple(lr),
         seconds={"training": 0.27 * steps * 1.01, "evaluation": 3.0, "data": 0.1, "checkpoints": 0.2},
-        peak_memory={"process": 1_800_000_000 - 12 * frozen, "gpu": None},
-        audits=[{"step": 0, "passed": True, "findings": []}, {"step": steps, "passed": True, "findings": []}],
-        provenance={
-            "oelm": "0.1.0",
-            "code": {"commit": "0" * 40, "dirty": False},
-            "python": "3.11.7",
-            "versions": {"torch": "2.13.0"},
-            "platform": "Linux",
-            "host": "somewhere",
-            "cpu": "a CPU",
-            "device": "cpu",
-            "gpu": None,
-            "threads": 2,
-            "time": "2026-11-16T00:00:00+0000",
-            "seed": cell.seed,
-            "starts": [],
-        },
+        peak_memory=PeakMemory(process=1_800_000_000 - 12 * frozen, gpu=None),
+        audits=tuple(AuditOutcome(step=step, passed=True, findings=()) for step in (0, steps)),
+        provenance=PROVENANCE,
+        launches=(),
+        processes=ProcessStats(number=1),
+        heads=None,
     )
+
+
+PROVENANCE = Provenance(
+    oelm="0.1.0",
+    code=GitState(commit="0" * 40, dirty=False),
+    folder=None,
+    python="3.11.7",
+    versions={"torch": "2.13.0"},
+    platform="Linux",
+    host="somewhere",
+    cpu="a CPU",
+    cores=2,
+    command="oelm run made",
+    environment={},
+    time="2026-11-16T00:00:00+0000",
+    device="cpu",
+    gpu=None,
+    threads=2,
+)
 
 
 def _metrics(labels: Any, predicted: Any, loss: Any) -> dict[str, float]:
@@ -185,39 +222,21 @@ def _metrics(labels: Any, predicted: Any, loss: Any) -> dict[str, float]:
 
 
 def _write_steps(place: Path, record: Record, steps: int) -> None:
-    recipe = record.spec["recipe"]
-    random = np.random.default_rng(record.spec["seed"])
-    slower = 0.95 if record.spec["treatment"]["freeze"] == "qk" else 1.0
-    rates = {int(step): rate for step, rate in record.lr}
-    last = recipe["optimizer"]["lr"]
-    with (place / "steps.jsonl").open("w") as file:
-        for step in range(1, steps + 1):
-            last = rates.get(step, last)
-            row = {
-                "step": step,
-                "loss": float(0.1 + 0.6 * np.exp(-3 * step / steps) + 0.02 * random.random()),
-                "lr": last,
-                "grad_norm": float(0.5 + random.random()),
-                "seconds": float(slower * (0.265 + 0.01 * random.random())),
-            }
-            file.write(json.dumps(row) + "\n")
-
-
-def _write_predictions(place: Path, labels: Any, predicted: Any, loss: Any) -> None:
-    tables = [
-        pa.table(
-            {
-                "model": [model] * len(labels),
-                "split": ["validation"] * len(labels),
-                "row": np.arange(len(labels)),
-                "label": labels,
-                "prediction": predicted,
-                "loss": loss,
-            }
+    random = np.random.default_rng(record.spec.seed)
+    slower = 0.95 if record.spec.treatment.freeze == "qk" else 1.0
+    rates, last = dict(record.lr), record.spec.recipe.optimizer.lr
+    lines = []
+    for step in range(1, steps + 1):
+        last = rates.get(step, last)
+        row = Step(
+            step=step,
+            loss=float(0.1 + 0.6 * np.exp(-3 * step / steps) + 0.02 * random.random()),
+            lr=last,
+            grad_norm=float(0.5 + random.random()),
+            seconds=float(slower * (0.265 + 0.01 * random.random())),
         )
-        for model in ("final", "best")
-    ]
-    parquet.write_table(pa.concat_tables(tables), place / "predictions.parquet")
+        lines.append(format_step(row))
+    (place / STEPS).write_text("".join(lines))
 
 
 TEXT: dict[str, Any] = {
@@ -262,29 +281,17 @@ def make_text_runs(
         loss = level + hard - hard.mean() + 0.001 * draw.standard_normal(windows)
         metrics = {"loss": float(loss.mean()), "perplexity": float(np.exp(loss.mean()))}
         kept[cell] = loss * tokens
-        last = record.start["steps"]
+        last = record.steps or 1
         rows = [
-            {"step": row["step"], **{name: value * (2 - row["step"] / last) for name, value in metrics.items()}}
+            replace(row, metrics={name: value * (2 - row.step / last) for name, value in metrics.items()})
             for row in record.evaluations
         ]
-        measured = {"step": last, "splits": {"validation": metrics}}
-        made = replace(record, evaluations=rows, report={"final": measured, "best": measured})
+        made = replace(score(record, **metrics), evaluations=tuple(rows))
         return made if change is None else change(cell, made)  # type: ignore[no-any-return]
 
     folder = make_runs(root, study, examples=10, steps=20, change=as_text)
     for cell, loss in kept.items():
-        tables = [
-            pa.table(
-                {
-                    "model": [model] * windows,
-                    "split": ["validation"] * windows,
-                    "row": np.arange(windows),
-                    "loss": loss,
-                    "tokens": np.full(windows, tokens),
-                }
-            )
-            for model in ("final", "best")
-        ]
         if (folder / cell.folder).is_dir():
-            parquet.write_table(pa.concat_tables(tables), folder / cell.folder / "predictions.parquet")
+            count = np.full(windows, tokens)
+            keep_predictions(folder / cell.folder, Predictions(row=np.arange(windows), loss=loss, tokens=count))
     return folder

@@ -37,8 +37,10 @@ class Started:
     """A process that runs oelm, as `subprocess.Popen` would have it. Warnings are errors in it."""
 
     def __init__(self, *words: object, env: dict[str, str], cwd: Path, as_ever: bool = False):
-        self._said = [tempfile.NamedTemporaryFile("r", encoding="utf-8") for _ in range(2)]  # noqa: SIM115
-        given = [*map(str, words)], env, str(cwd), [file.name for file in self._said], as_ever
+        self._outputs = [Path(tempfile.mkdtemp(prefix="oelm-said-")) / name for name in ("stdout", "stderr")]
+        for path in self._outputs:
+            path.touch()
+        given = [*map(str, words)], env, str(cwd), [str(path) for path in self._outputs], as_ever
         self._process = _FORKING.Process(target=_run, args=given, daemon=True)
         self._process.start()
         self.pid = self._process.pid
@@ -67,15 +69,11 @@ class Started:
 
     @property
     def stdout(self) -> str:
-        return self._text(0)
+        return self._outputs[0].read_text(encoding="utf-8")
 
     @property
     def stderr(self) -> str:
-        return self._text(1)
-
-    def _text(self, which: int) -> str:
-        self._said[which].seek(0)
-        return self._said[which].read()
+        return self._outputs[1].read_text(encoding="utf-8")
 
 
 def _run(words: list[str], env: dict[str, str], cwd: str, said: list[str], as_ever: bool) -> None:
@@ -134,9 +132,9 @@ def bits_of(cell: Path) -> dict[str, object]:
     assert record.status == "done", record.error
     return {
         "steps": steps_of(cell),
-        "report": record.report,
+        "test": record.test,
         "evaluations": record.evaluations,
-        "batches": record.start["batches"],
+        "batches": record.batches,
         "model": (cell / "model" / "model.safetensors").read_bytes(),
         "predictions": (cell / "predictions.parquet").read_bytes(),
     }

@@ -38,10 +38,10 @@ def trained(family: Family, applied: oelm.Applied, *, sharded: bool) -> torch.op
 
 
 def check_held(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    told = local_bytes(model, optimizer)
+    held, whole = local_bytes(model, optimizer)
     learn = sum(p.numel() for p in model.parameters() if p.grad is not None)
-    assert told["whole_bytes"]["gradients"] == 4 * learn
-    assert told["held_bytes"]["gradients"] <= 0.6 * 4 * learn
+    assert whole["gradients"] == 4 * learn
+    assert held["gradients"] <= 0.6 * 4 * learn
     for p in model.parameters():
         assert p.requires_grad or (p.grad is None and p not in optimizer.state)
 

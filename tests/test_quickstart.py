@@ -30,9 +30,9 @@ def test_the_quickstart_compares_a_real_pretrained_model_on_real_sentences(tmp_p
     comparison = oelm.run(study, out=tmp_path / "runs", arms=["baseline", "oelm-freeze"])
     baseline, frozen = comparison.records.values()
     assert baseline.status == frozen.status == "done"
-    assert baseline.data["sizes"]["test-held_out"] == 853
-    assert baseline.counts["trainable"] - frozen.counts["trainable"] == 1_774_080
-    assert baseline.start == frozen.start
+    assert baseline.data.sizes["test-held_out"] == 853
+    assert baseline.counts.trainable - frozen.counts.trainable == 1_774_080
+    assert (baseline.start.weights, baseline.batches) == (frozen.start.weights, frozen.batches)
     assert "- baseline, by seed" in str(comparison)
 
 
@@ -60,4 +60,4 @@ def test_the_small_studies_run_on_some_rows_of_real_data(name, folder, splits, t
     record = run_cell(study, arm=arm, seed=0, out=tmp_path / "runs")
     assert record.status == "done", record.error
     assert record.value(study.compare.metric) > 0
-    assert all(audit["passed"] for audit in record.audits)
+    assert all(audit.passed for audit in record.audits)

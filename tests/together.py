@@ -25,14 +25,15 @@ def check_same(one: Path, two: Path) -> None:
     """Up to the order in which numbers are added."""
     records = [oelm.read_record(folder) for folder in (one, two)]
     assert [record.status for record in records] == ["done", "done"], records[1].error
-    assert records[0].start["batches"] == records[1].start["batches"]
-    assert records[0].start["weights"] == records[1].start["weights"]
+    assert records[0].batches == records[1].batches
+    assert records[0].start.weights == records[1].start.weights
     for mine, other in zip(steps_of(one), steps_of(two), strict=True):
         assert mine["step"] == other["step"]
         assert mine["loss"] == pytest.approx(other["loss"], rel=2e-4)
         assert mine["grad_norm"] == pytest.approx(other["grad_norm"], rel=2e-3)
     for mine, other in zip(records[0].evaluations, records[1].evaluations, strict=True):
-        assert mine == pytest.approx(other, rel=1e-3)
+        assert mine.step == other.step
+        assert mine.metrics == pytest.approx(other.metrics, rel=1e-3)
     tables = [parquet.read_table(folder / "predictions.parquet").to_pydict() for folder in (one, two)]
     assert tables[0]["row"] == tables[1]["row"], "all examples, each once"
     assert np.allclose(tables[0]["loss"], tables[1]["loss"], rtol=1e-3, atol=1e-4)

@@ -33,10 +33,11 @@ if TYPE_CHECKING:
         TreatmentError,
         UnknownLayout,
     )
+    from oelm.facts import Counts
     from oelm.heads.applied import Applied
     from oelm.heads.apply import apply
     from oelm.heads.audit import Audit, Finding
-    from oelm.heads.count import Counts, count
+    from oelm.heads.count import count
     from oelm.heads.find import find_heads
     from oelm.heads.layouts import Layout, register_layout
     from oelm.heads.measure import Orthonormality, orthonormality
@@ -64,7 +65,7 @@ _HOMES = {
     "Cell": "study.cells",
     "CellError": "errors",
     "Comparison": "analysis.verdicts",
-    "Counts": "heads.count",
+    "Counts": "facts",
     "DataError": "errors",
     "DiskError": "errors",
     "Finding": "heads.audit",

@@ -20,11 +20,9 @@ def format_signed(value: float) -> str:
     return f"{value:+.4f}" if math.isfinite(value) else DASH
 
 
-def format_interval(low: float, high: float, *, spec: str = "+.4f", missing: str = "none") -> str:
-    """`low to high`; `missing` where one of them is not finite."""
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return missing
-    return f"{low:{spec}} to {high:{spec}}"
+def format_interval(low: float, high: float) -> str:
+    """`low to high`; `none` where one of them is not finite."""
+    return f"{low:+.4f} to {high:+.4f}" if math.isfinite(low) and math.isfinite(high) else "none"
 
 
 def format_duration(seconds: float) -> str:

@@ -50,7 +50,7 @@ class Message:
 
         return translate(self).en
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain data for JSON: the key, and the values with numbers as numbers."""
         return {"key": self.key, "values": {name: _plain(value) for name, value in self.values.items()}}
 

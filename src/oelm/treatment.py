@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from fractions import Fraction
 from typing import Any, Literal, Self, get_args
@@ -107,15 +107,15 @@ class Treatment:
         roles: tuple[Role, ...] = ("q", "k")
         return tuple(role for role in roles if self.freeze != "none" and role in self.freeze)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain data for JSON and YAML; `Treatment.from_dict` reads it back."""
-        data = asdict(self)
+        data: dict[str, object] = asdict(self)
         if isinstance(self.layers, tuple):
             data["layers"] = list(self.layers)
         return data
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
+    def from_dict(cls, data: Mapping[str, object]) -> Self:
         return cls(**_known_fields(cls, data, ""))
 
     def __str__(self) -> str:
@@ -221,7 +221,7 @@ def _check_choice(field: str, value: object, choices: Sequence[str]) -> None:
 
 def _known_fields(cls: type[Treatment] | type[Unfreeze], data: object, prefix: str) -> dict[str, Any]:
     names = [field.name for field in fields(cls)]
-    if not isinstance(data, dict):
+    if not isinstance(data, Mapping):
         raise TreatmentError(f"expected a mapping of {', '.join(names)}, got {data!r}")
     for name in data:
         if name not in names:

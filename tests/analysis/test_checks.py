@@ -8,7 +8,7 @@ import pytest
 import yaml
 from scipy.stats import chi2
 
-from made_runs import make_runs, study_of, text_study_of
+from made_runs import make_runs, replace_at, study_of, text_study_of
 from oelm.analysis.checks.design import check_design, check_study
 from oelm.analysis.checks.registry import CHECKS, SEVERITIES, Issue, by_severity, format_issues, issue
 from oelm.analysis.design import Design, Side, planned_design
@@ -153,7 +153,7 @@ def test_seeds_that_were_run_apart_are_seen_in_pairs(tmp_path):
 
     def moved(cell, record):
         elsewhere = (cell.arm, cell.seed) in (("baseline", 0), ("freeze-only", 1), ("oelm-freeze", 0))
-        return replace(record, provenance={**record.provenance, "cpu": "another"}) if elsewhere else record
+        return replace_at(record, "provenance.cpu", "another") if elsewhere else record
 
     results = load(make_runs(tmp_path, study_of(seeds=[0, 1]), change=moved, examples=60, steps=10))
     issues = [one for one in results.checks if one.code == "SETTING-DIFFERS"]

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from made_runs import make_runs, study_of, write_floor
+from made_runs import launch, make_runs, replace_at, study_of, write_floor
 from oelm.analysis.checks.consistency import f1_impossible, speedup_above_ceiling
 from oelm.analysis.checks.design import check_study
 from oelm.analysis.results import load
-
-HALF = {"step": 100, "splits": {"validation": {"accuracy": 0.5, "macro_f1": 0.4, "f1": 0.3, "loss": 0.7}}}
+from oelm.runs.record import AuditOutcome
 
 
 def codes(results, severity=None):
@@ -18,13 +17,7 @@ def codes(results, severity=None):
 
 def with_recipe(record, path, value):
     """The record of a cell that was trained with something else."""
-    section, name = path.split(".") if "." in path else (None, path)
-    recipe = dict(record.spec["recipe"])
-    if section is None:
-        recipe[name] = value
-    else:
-        recipe[section] = {**recipe[section], name: value}
-    return replace(record, spec={**record.spec, "recipe": recipe})
+    return replace_at(record, f"spec.recipe.{path}", value)
 
 
 @pytest.fixture
@@ -96,10 +89,18 @@ def test_2_a_declared_difference_is_no_better(tmp_path):
     assert "0.001" in str(issue.message)
 
 
-@pytest.mark.parametrize("name", ["device", "threads", "gpu"])
-def test_2_another_machine_is_said(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        ("device", "provenance.device", "another"),
+        ("threads", "provenance.threads", 7),
+        ("gpu", "provenance.gpu", "another"),
+        ("processes", "processes.number", 2),  # with other dropout masks
+    ],
+)
+def test_2_another_machine_is_said(tmp_path, name, path, value):
     def moved(record):
-        return replace(record, provenance={**record.provenance, name: "another"})
+        return replace_at(record, path, value)
 
     results = load(make_runs(tmp_path, change=only("freeze-only", moved)))
     found = [issue for issue in results.checks if issue.code == "SETTING-DIFFERS"]
@@ -108,7 +109,7 @@ def test_2_another_machine_is_said(tmp_path, name):
 
 
 def test_2_other_data_block(tmp_path):
-    other = only("freeze-only", lambda record: replace(record, data={**record.data, "data": "other rows"}))
+    other = only("freeze-only", lambda record: replace_at(record, "start.data.data", "other rows"))
     results = load(make_runs(tmp_path, change=other))
     assert results.comparisons["freeze-only"].verdict == "invalid"
 
@@ -157,8 +158,8 @@ def test_3_a_choice_at_the_edge_of_the_grid(tmp_path):
 
 def with_lr(record, lr):
     changed = with_recipe(record, "optimizer.lr", lr)
-    factor = lr / record.spec["recipe"]["optimizer"]["lr"]
-    return replace(changed, lr=[[step, rate * factor] for step, rate in record.lr])
+    factor = lr / record.spec.recipe.optimizer.lr
+    return replace(changed, lr=tuple((step, rate * factor) for step, rate in record.lr))
 
 
 # 4 ---------------------------------------------------------------------------------------------------------------
@@ -166,8 +167,7 @@ def with_lr(record, lr):
 
 def test_4_selecting_on_the_split_that_is_reported(tmp_path):
     def same(cell, record):
-        files = {"train": ["aa"], "select": ["bb"], "validation": ["bb"]}
-        return replace(record, data={**record.data, "files": files})
+        return replace_at(record, "start.data.files", {"train": ("aa",), "select": ("bb",), "validation": ("bb",)})
 
     results = load(make_runs(tmp_path, change=same))
     assert "SAME-SPLIT" in codes(results, "invalid")
@@ -180,9 +180,7 @@ def test_4_the_best_is_not_the_final(tmp_path):
     def lucky(cell, record):
         if cell.arm != "oelm-freeze":
             return record
-        metrics = record.report["final"]["splits"]["validation"]
-        chosen = {"step": 60, "splits": {"validation": {**metrics, "accuracy": metrics["accuracy"] + 0.05}}}
-        return replace(record, report={**record.report, "best": chosen})
+        return replace_at(record, "test.best.splits.validation.accuracy", record.value("accuracy") + 0.05)
 
     results = load(make_runs(tmp_path, accuracy={"oelm-freeze": 0.87}, change=lucky))
     assert results.comparisons["oelm-freeze"].verdict == "worse"
@@ -218,8 +216,10 @@ def test_5_a_baseline_below_a_bag_of_words(tmp_path, floor, fires):
 def test_5_a_final_far_below_its_best(tmp_path):
     def fallen(record):
         values = [0.7, 0.78, 0.75, 0.7, 0.69]
-        rows = [{**row, "accuracy": value} for row, value in zip(record.evaluations, values, strict=True)]
-        return replace(record, evaluations=rows)
+        rows = [
+            replace_at(row, "metrics.accuracy", value) for row, value in zip(record.evaluations, values, strict=True)
+        ]
+        return replace(record, evaluations=tuple(rows))
 
     results = load(make_runs(tmp_path, change=only("baseline", fallen)))
     found = [issue for issue in results.checks if issue.code == "FINAL-BELOW-BEST"]
@@ -232,7 +232,7 @@ def test_5_a_final_far_below_its_best(tmp_path):
 
 
 def test_6_a_schedule_that_does_nothing(tmp_path):
-    constant = only("baseline", lambda record: replace(record, lr=[[step, 1e-4] for step, _ in record.lr]))
+    constant = only("baseline", lambda record: replace(record, lr=tuple((step, 1e-4) for step, _ in record.lr)))
     results = load(make_runs(tmp_path, change=constant))
     found = [issue for issue in results.checks if issue.code == "INERT-SCHEDULE"]
     assert "every step" in str(found[0].message)
@@ -267,10 +267,7 @@ def test_7_a_metric_of_one_shard_or_of_batch_means(tmp_path, metric):
     """It is not what the kept predictions give."""
 
     def shard(record):
-        metrics = record.report["final"]["splits"]["validation"]
-        value = metrics[metric] + 10 / 2000
-        final = {"step": 100, "splits": {"validation": {**metrics, metric: value}}}
-        return replace(record, report={**record.report, "final": final})
+        return replace_at(record, f"test.final.splits.validation.{metric}", record.value(metric) + 10 / 2000)
 
     results = load(make_runs(tmp_path, change=only("freeze-only", shard)))
     assert codes(results, "invalid") == {"NOT-REPRODUCED"}
@@ -280,7 +277,8 @@ def test_7_a_metric_of_one_shard_or_of_batch_means(tmp_path, metric):
 
 def test_7_an_accuracy_that_is_no_count(tmp_path):
     def rounded(record):
-        return replace(record, evaluations=[{**row, "accuracy": 0.83337} for row in record.evaluations])
+        rows = tuple(replace_at(row, "metrics.accuracy", 0.83337) for row in record.evaluations)
+        return replace(record, evaluations=rows)
 
     assert "GRIM" in codes(load(make_runs(tmp_path, change=only("baseline", rounded))))
 
@@ -300,7 +298,7 @@ def test_8_a_control_of_another_scale_that_erases_pretraining(tmp_path):
 
     def heads(cell, record):
         spread = {"oelm-freeze": 3.26, "oelm-random": 1.0}.get(cell.arm, 2.0)
-        return replace(record, heads={"start": {"logit_spread": [spread, spread]}})
+        return replace_at(record, "start.heads.logit_spread", (spread, spread))
 
     study = study_of(arms=CONTROLS, hypotheses=hypotheses)
     results = load(make_runs(tmp_path, study, accuracy={"oelm-random": 0.8}, change=heads))
@@ -328,9 +326,9 @@ def test_8_a_control_that_differs_in_nothing_else(tmp_path):
 # 9 ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["weights", "batches"])
-def test_9_arms_of_a_seed_that_did_not_start_alike(tmp_path, name):
-    moved = only("oelm-freeze", lambda record: replace(record, start={**record.start, name: "others"}))
+@pytest.mark.parametrize("path", ["start.weights", "batches"])
+def test_9_arms_of_a_seed_that_did_not_start_alike(tmp_path, path):
+    moved = only("oelm-freeze", lambda record: replace_at(record, path, "others"))
     results = load(make_runs(tmp_path, change=moved))
     assert codes(results, "invalid") == {"UNPAIRED"}
     assert results.comparisons["oelm-freeze"].verdict == "invalid"
@@ -342,7 +340,7 @@ def test_9_arms_of_a_seed_that_did_not_start_alike(tmp_path, name):
 
 def test_10_a_count_without_buffers(tmp_path):
     def unseen(record):
-        return replace(record, counts={**record.counts, "frozen": 0})
+        return replace_at(record, "counts.total", record.counts.trainable)
 
     results = load(make_runs(tmp_path, change=only("freeze-only", unseen)))
     assert codes(results, "invalid") == {"COUNT-MISSES-BUFFERS"}
@@ -350,7 +348,7 @@ def test_10_a_count_without_buffers(tmp_path):
 
 def test_10_a_frozen_weight_that_moved(tmp_path):
     def moved(record):
-        return replace(record, audits=[{"step": 100, "passed": False, "findings": ["layer 5 moved"]}])
+        return replace(record, audits=(AuditOutcome(step=100, passed=False, findings=("layer 5 moved",)),))
 
     results = load(make_runs(tmp_path, change=only("freeze-only", moved)))
     assert codes(results, "invalid") == {"AUDIT-FAILED"}
@@ -363,7 +361,7 @@ def test_10_a_frozen_weight_that_moved(tmp_path):
 @pytest.mark.parametrize(("share", "fires"), [(0.85, True), (0.03, False)])
 def test_11_timing_the_padding(tmp_path, share, fires):
     def padded(cell, record):
-        return replace(record, start={**record.start, "padding": share})
+        return replace_at(record, "start.padding", share)
 
     assert ("PADDING-TIMED" in codes(load(make_runs(tmp_path, change=padded)))) == fires
 
@@ -372,7 +370,7 @@ def test_11_timing_the_padding(tmp_path, share, fires):
 
 
 def started(record, hour):
-    return replace(record, provenance={**record.provenance, "starts": [{"time": f"2026-11-16T{hour:02}:00:00+0000"}]})
+    return replace(record, launches=(launch(time=f"2026-11-16T{hour:02}:00:00+0000"),))
 
 
 def test_12_whole_runs_in_a_fixed_order(tmp_path):
@@ -407,7 +405,7 @@ def test_13_a_resume_that_starts_the_schedule_anew(tmp_path):
         rates = [rate for _, rate in record.lr]
         half = len(rates) // 2
         anew = rates[:half] + rates[: len(rates) - half]
-        return replace(record, lr=[[step, rate] for (step, _), rate in zip(record.lr, anew, strict=True)])
+        return replace(record, lr=tuple((step, rate) for (step, _), rate in zip(record.lr, anew, strict=True)))
 
     results = load(make_runs(tmp_path, change=only("oelm-freeze", restarted)))
     assert codes(results, "invalid") == {"INERT-SCHEDULE"}
@@ -415,5 +413,5 @@ def test_13_a_resume_that_starts_the_schedule_anew(tmp_path):
 
 
 def test_13_a_resume_that_loses_its_place_in_the_data(tmp_path):
-    lost = only("oelm-freeze", lambda record: replace(record, start={**record.start, "batches": "twice the same"}))
+    lost = only("oelm-freeze", lambda record: replace(record, batches="twice the same"))
     assert codes(load(make_runs(tmp_path, change=lost)), "invalid") == {"UNPAIRED"}

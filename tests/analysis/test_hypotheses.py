@@ -9,9 +9,10 @@ import pytest
 from scipy.stats import t
 
 from made_bench import between, ratio, write_bench
-from made_runs import TRAINABLE, make_runs, make_text_runs, study_of, text_study_of
+from made_runs import TRAINABLE, launch, make_runs, make_text_runs, replace_at, study_of, text_study_of
 from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import from_seeds, holm
+from oelm.facts import Counts
 from oelm.study.load import load_study
 from oelm.text.messages import translate
 
@@ -136,7 +137,7 @@ def test_what_blocks_a_comparison_blocks_its_hypothesis(tmp_path):
     def unpaired(cell, record):
         if cell.arm != "oelm-freeze":
             return record
-        return replace(record, start={**record.start, "weights": "others"})
+        return replace_at(record, "start.weights", "others")
 
     hypotheses = {
         "blocked": RULES["gains"],
@@ -200,13 +201,7 @@ def test_the_two_rules_of_h1_may_contradict_each_other(tmp_path):
 
     def large(cell, record):
         frozen = 3_145_728 if cell.arm == "oelm-freeze" else 0
-        counts = {
-            "total": 44_900_000,
-            "trainable": 44_900_000 - frozen,
-            "frozen": frozen,
-            "buffers": 0,
-            "qk": 3_145_728,
-        }
+        counts = Counts(total=44_900_000, trainable=44_900_000 - frozen, buffers=0, qk=3_145_728)
         return replace(record, counts=counts)
 
     results = load(make_text_runs(tmp_path, text_study_of(arms=ARMS, seeds=[0], hypotheses=two), change=large))
@@ -247,7 +242,7 @@ def test_counts_that_vary_are_no_counts(tmp_path):
     """Then they are estimated like anything else."""
 
     def varying(cell, record):
-        return replace(record, counts={**record.counts, "trainable": 20_000_000 + 1000 * cell.seed})
+        return replace_at(record, "counts.trainable", 20_000_000 + 1000 * cell.seed)
 
     study = study_of(seeds=[0, 1, 2], hypotheses={"H": hypothesis("trainable(oelm-freeze)", "below", 20_000_500)})
     one = load(make_runs(tmp_path, study, change=varying, **SMALL)).hypotheses[0]
@@ -279,15 +274,15 @@ def timed(tmp_path, told, hypotheses, *, study=None, **parts):
 def test_step_times_are_judged_by_the_bench(tmp_path, told, status):
     """The records of these runs say 0.95 in every seed; the bench says something else, and is believed."""
     (one,) = timed(tmp_path, {"oelm-freeze": told}, {"H3": hypothesis(FASTER, "below", 1.0)}).hypotheses
-    assert (one.status, one.timed, one.value, one.n) == (status, True, told["median"], told["rounds"])
+    assert (one.status, one.timed, one.value, one.n) == (status, True, told.median, told.rounds)
     assert "in turns by oelm bench" in str(one.message)
     assert "由 oelm bench 轮流测得" in translate(one.message).zh
-    assert f"{told['rounds']} rounds" in str(one.message)
+    assert f"{told.rounds} rounds" in str(one.message)
     assert "seeds" not in str(one.message)
-    if told["rounds"] < 6:
+    if told.rounds < 6:
         assert one.interval is None
     else:
-        assert (one.interval.low, one.interval.high) == pytest.approx((told["low"], told["high"]), rel=1e-6)
+        assert (one.interval.low, one.interval.high) == pytest.approx((told.low, told.high), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -356,12 +351,12 @@ def test_of_few_rounds_a_corrected_p_value_is_that_of_t(tmp_path):
     """By the normal distribution it would be 0.013 and, among three, supported."""
     rules = {"H3": hypothesis(FASTER, "below", 1.0)}
     rules |= {f"H{n}": hypothesis(DIFFERENCE, "above", 0.0) for n in (4, 5)}
-    told = {"oelm-freeze": {**ratio(0.96, rounds=6), "low": 0.96 / math.exp(0.0322), "high": 0.96 * math.exp(0.0322)}}
-    one = timed(tmp_path / "few", told, rules).hypotheses[0]
+    few = ratio(0.96, half=math.expm1(0.0322), rounds=6)
+    one = timed(tmp_path / "few", {"oelm-freeze": few}, rules).hypotheses[0]
     assert one.p_supported == pytest.approx(3 * 2 * t.sf(-math.log(0.96) / 0.0322 * t.ppf(0.975, 5), 5))
     assert one.status == "inconclusive"
-    told["oelm-freeze"]["rounds"] = 10_000
-    assert timed(tmp_path / "many", told, rules).hypotheses[0].status == "supported"
+    many = replace(few, rounds=10_000)
+    assert timed(tmp_path / "many", {"oelm-freeze": many}, rules).hypotheses[0].status == "supported"
 
 
 def test_one_round_is_one(tmp_path):
@@ -385,9 +380,8 @@ def test_what_is_wrong_with_the_times_of_records_does_not_concern_the_bench(tmp_
 
     def in_order(cell, record):
         hour = 1 if cell.arm == "baseline" else 2
-        starts = [{"time": f"2026-11-{cell.seed + 1:02}T0{hour}:00:00+0000"}]
-        threads = 1 if cell.arm == "baseline" else 2
-        return replace(record, provenance=record.provenance | {"starts": starts, "threads": threads})
+        launches = (launch(time=f"2026-11-{cell.seed + 1:02}T0{hour}:00:00+0000"),)
+        return replace_at(replace(record, launches=launches), "provenance.threads", 1 if cell.arm == "baseline" else 2)
 
     study = study_of(seeds=[0, 1, 2], hypotheses={"H3": hypothesis(FASTER, "below", 1.0)})
     folder = make_runs(tmp_path, study, change=in_order, **SMALL)
@@ -397,7 +391,7 @@ def test_what_is_wrong_with_the_times_of_records_does_not_concern_the_bench(tmp_
 
 def test_times_share_the_five_percent_with_the_others(tmp_path):
     """Certain by itself, and not among three: with them, its p is three times as large."""
-    told = {"oelm-freeze": {**ratio(0.98), "low": 0.965, "high": 0.999}}
+    told = {"oelm-freeze": replace(ratio(0.98), low=0.965, high=0.999)}
     alone = {"H3": hypothesis(FASTER, "below", 1.0)}
     among = alone | {f"H{n}": hypothesis(DIFFERENCE, "above", 0.0) for n in (4, 5)}
     (one,) = timed(tmp_path / "alone", told, alone).hypotheses

@@ -1,19 +1,22 @@
 """Numbers: a check fires where nothing that would be printed so is possible, and nowhere else."""
 
-import copy
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from made_runs import made_record
 from oelm.analysis.checks import consistency as numbers
 from oelm.analysis.checks.consistency import f1_impossible, grim, saving_ceiling
 from oelm.analysis.checks.reported_number import parse_clock, parse_duration, parse_number
 from oelm.errors import OelmError
-from oelm.runs.record import Record
+from oelm.facts import Counts
+from oelm.runs.record import ValidationScore
+from oelm.study.cells import Cell
 from oelm.text.messages import translate
 
 
@@ -364,23 +367,14 @@ def test_a_schedule_that_does_nothing():
 # -- our own records -----------------------------------------------------------------------------------------------
 
 
-def a_record(arm="baseline", **changes):
-    row = {"accuracy": 0.8910550458715596, "macro_f1": 0.8909504972652059, "f1": 0.8943270300333704, "loss": 0.383}
-    data = {
-        "status": "done",
-        "spec": {"arm": arm},
-        "start": {},
-        "data": {"sizes": {"validation": 1000, "test-validation": 872}},
-        "counts": {"total": 100, "trainable": 90, "frozen": 10, "qk": 10},
-        "evaluations": [{"step": 500, "accuracy": 0.882, "macro_f1": 0.88, "f1": 0.894, "loss": 0.29}],
-        "report": {"final": {"step": 500, "splits": {"validation": row}}},
-        "lr": [],
-        "seconds": {},
-        "peak_memory": {},
-        "audits": [],
-        "provenance": {},
-    }
-    return Record(**copy.deepcopy(data | changes))
+ROW = {"accuracy": 0.8910550458715596, "macro_f1": 0.8909504972652059, "f1": 0.8943270300333704, "loss": 0.383}
+EARLIER = {"accuracy": 0.882, "macro_f1": 0.88, "f1": 0.894, "loss": 0.29}
+
+
+def a_record(arm="baseline", row=ROW, **changes):
+    """Of 872 examples, and 1,000 to choose on."""
+    record = made_record(Cell(arm=arm, seed=0), row, examples=872)
+    return replace(record, evaluations=(ValidationScore(step=500, metrics=EARLIER),), **changes)
 
 
 def test_a_real_record_is_clean():
@@ -396,23 +390,24 @@ def test_a_real_record_is_clean():
     ],
 )
 def test_a_record_with_impossible_numbers(row, code):
-    record = a_record(report={"final": {"step": 500, "splits": {"validation": row}}})
+    record = a_record(row=row)
     (found,) = numbers.check_record(record, where="baseline/seed-0", arm="baseline")
     assert (found.code, found.where, found.arms) == (code, "baseline/seed-0", ("baseline",))
 
 
 def test_a_record_whose_count_misses_the_frozen_weights():
-    record = a_record(counts={"total": 100, "trainable": 90, "frozen": 0, "qk": 10})
-    assert codes(numbers.check_record(record)) == ["COUNT-MISSES-BUFFERS"]
+    """As many weights as learn, in all: those that are frozen were not counted."""
+    counts = Counts(total=90, trainable=90, buffers=0, qk=10)
+    assert codes(numbers.check_record(a_record("freeze-only", counts=counts))) == ["COUNT-MISSES-BUFFERS"]
+    assert not numbers.check_record(a_record("baseline", counts=counts)), "nothing is frozen there"
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"counts": {"total": None, "qk": "x"}},
-        {"data": {"sizes": None}},
-        {"evaluations": [{"step": 1}, {"step": 2, "accuracy": float("nan")}]},
-        {"report": {}},
+        {"counts": None},
+        {"start": None},
+        {"test": {}},
     ],
 )
 def test_a_record_with_less_in_it_is_not_judged_on_that(changes):
@@ -420,9 +415,13 @@ def test_a_record_with_less_in_it_is_not_judged_on_that(changes):
 
 
 def test_two_arms_that_are_the_same_run():
-    other = a_record("oelm", report={"final": {"step": 500, "splits": {"validation": {"accuracy": 0.5}}}})
+    other = a_record("oelm-freeze", {"accuracy": 0.5})
     assert not numbers.duplicate_records({"baseline/0": a_record(), "oelm/0": other})
-    (found,) = numbers.duplicate_records({"baseline/0": a_record(), "oelm/0": a_record("oelm")})
-    assert (found.code, found.arms, found.where) == ("DUPLICATE-ROWS", ("baseline", "oelm"), "baseline/0, oelm/0")
-    empty = a_record(evaluations=[], report={})
+    (found,) = numbers.duplicate_records({"baseline/0": a_record(), "oelm/0": a_record("oelm-freeze")})
+    assert (found.code, found.arms, found.where) == (
+        "DUPLICATE-ROWS",
+        ("baseline", "oelm-freeze"),
+        "baseline/0, oelm/0",
+    )
+    empty = replace(a_record(), evaluations=(), test={})
     assert not numbers.duplicate_records({"a/0": empty, "b/0": empty}), "nothing was measured"

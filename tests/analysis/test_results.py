@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from made_runs import make_runs, study_of
-from oelm.analysis.results import load, study_folders
+from made_runs import make_runs, replace_at, study_of, write_floor
+from oelm.analysis.results import load
 from oelm.analysis.text_table import results_as_dict
 from oelm.errors import CellError, OelmError, StudyError
-from oelm.runs.layout import write_json
+from oelm.facts import AttentionStats
+from oelm.runs.layout import find_started_studies
 from oelm.runs.lease import acquire
 from oelm.runs.predictions import read_predictions
 from oelm.runs.steps import read_steps
@@ -168,18 +169,21 @@ def test_a_record_half_written(runs):
     path.write_text(path.read_text()[:500])
     results = load(runs)
     assert set(left(results)) == {"baseline/seed-1"}
-    assert "cannot be read" in left(results)["baseline/seed-1"]
+    assert "is damaged" in left(results)["baseline/seed-1"]
     assert "excluded: baseline/seed-1" in str(results)
     assert "baseline/seed-1" not in map(str, results.records)
     incomplete = [issue for issue in results.checks if issue.code == "INCOMPLETE"]
     assert [issue.where for issue in incomplete] == ["baseline"]
     assert "seed 1 (of 2)" in str(incomplete[0].message)
-    assert "cannot be read" in str(incomplete[0].message)
+    assert "is damaged" in str(incomplete[0].message)
 
 
-def test_a_record_of_a_newer_format(runs):
-    edit(runs / "baseline" / "seed-1" / "record.json", lambda data: data.update(format=2))
-    assert "format 2; this oelm reads up to 1" in left(load(runs))["baseline/seed-1"]
+def test_a_record_of_another_format(runs):
+    edit(runs / "baseline" / "seed-1" / "record.json", lambda data: data.update(format=1))
+    edit(runs / "freeze-only" / "seed-1" / "record.json", lambda data: data.update(format=3))
+    why = left(load(runs))
+    assert "format 1; this oelm reads format 2" in why["baseline/seed-1"]
+    assert "pip install --upgrade oelm" in why["freeze-only/seed-1"]
 
 
 def test_a_record_of_another_study(runs):
@@ -242,6 +246,29 @@ def test_cells_that_run_or_were_stopped(runs):
     ], "each with its own reason, and no baseline at all is no comparison"
     assert results.comparisons == {}
     assert "baseline is not among these arms" in str(results)
+
+
+def test_a_lease_that_cannot_be_read_excludes_its_cell_alone(runs):
+    cell = runs / "baseline" / "seed-0"
+    (cell / "record.json").unlink()
+    (cell / "lease" / "token").mkdir(parents=True)
+    (cell / "lease" / "token" / "holder.json").write_text("{")
+    results = load(runs)
+    assert list(left(results)) == ["baseline/seed-0"]
+    assert left(results)["baseline/seed-0"].startswith("baseline/seed-0/lease/token/holder.json is damaged")
+    assert len(results.records) == 5
+
+
+@pytest.mark.parametrize("path", ["start.data.sizes.validation", "counts.trainable", "peak_memory.process"])
+def test_a_number_that_nothing_can_be_is_damage(runs, path):
+    def enlarge(data):
+        *parents, last = path.split(".")
+        for name in parents:
+            data = data[name]
+        data[last] = 10**400
+
+    edit(runs / "baseline" / "seed-1" / "record.json", enlarge)
+    assert path in left(load(runs))["baseline/seed-1"]
 
 
 def test_a_cell_that_was_never_started_is_not_blamed_on_a_tuning_cell(tmp_path):
@@ -307,7 +334,7 @@ def test_several_studies_are_named(pristine, tmp_path):
         shutil.copytree(pristine, tmp_path / "runs" / name)
     with pytest.raises(CellError, match=r"holds 2 studies(.|\n)*another, one(.|\n)*try(.|\n)*runs/another"):
         load(tmp_path / "runs")
-    assert [folder.name for folder in study_folders(tmp_path / "runs")] == ["another", "one"]
+    assert [folder.name for folder in find_started_studies(tmp_path / "runs")] == ["another", "one"]
 
 
 def test_asking_for_what_is_not_there(pristine):
@@ -335,7 +362,7 @@ ROW = {"step": 1, "loss": 0.5, "lr": 1e-4, "grad_norm": 1.0, "seconds": 0.1}
         ([json.dumps({**ROW, "loss": {"a": 1}}), json.dumps(ROW)], 1),
         ([json.dumps({**ROW, "loss": [1.0]}), json.dumps(ROW)], 1),
         ([json.dumps({**ROW, "loss": None})], 0),
-        ([json.dumps({**ROW, "loss": 10**400}), json.dumps(ROW), "{"], 1),
+        ([json.dumps({**ROW, "loss": 10**400}), json.dumps(ROW), "{"], 2),  # infinite, as far as floats go
         (["[" * 3000, json.dumps(ROW)], 1),
     ],
 )
@@ -352,6 +379,12 @@ def test_a_log_of_monstrous_times(tmp_path):
     found = read_steps(tmp_path)
     assert found.step_seconds == math.inf or found.step_seconds == 1e308
     assert not math.isnan(found.all_seconds)
+
+
+def write_table(columns, folder, number=1):
+    """Whatever it holds, in a file of this format."""
+    table = pa.table(columns).replace_schema_metadata({"oelm_format": str(number)})
+    parquet.write_table(table, folder / "predictions.parquet")
 
 
 @pytest.mark.parametrize(
@@ -373,16 +406,23 @@ def test_a_log_of_monstrous_times(tmp_path):
 def test_predictions_of_another_kind_are_damaged(tmp_path, column):
     good = {"model": ["final"] * 2, "split": ["s"] * 2, "row": [0, 1], "label": [0, 1], "prediction": [0, 1]}
     good["loss"] = [0.1, 0.2]
-    parquet.write_table(pa.table(good), tmp_path / "predictions.parquet")
+    write_table(good, tmp_path)
     assert len(read_predictions(tmp_path).row) == 2
-    parquet.write_table(pa.table({**good, **column}), tmp_path / "predictions.parquet")
+    write_table({**good, **column}, tmp_path)
     with pytest.raises(CellError, match="is damaged"):
+        read_predictions(tmp_path)
+
+
+def test_predictions_of_another_format(tmp_path):
+    columns = {"model": ["final"], "split": ["s"], "row": [0], "loss": [0.1]}
+    write_table(columns, tmp_path, number=2)
+    with pytest.raises(CellError, match="has format 2; this oelm reads format 1"):
         read_predictions(tmp_path)
 
 
 def test_predictions_of_the_first_split_and_of_no_model(tmp_path):
     table = {"model": ["final"] * 3, "split": ["b", "b", "a"], "row": [0, 1, 0], "loss": [0.1, 0.2, 0.3]}
-    parquet.write_table(pa.table(table), tmp_path / "predictions.parquet")
+    write_table(table, tmp_path)
     assert read_predictions(tmp_path).loss.tolist() == [0.1, 0.2]
     assert len(read_predictions(tmp_path, model="best").row) == 0
     assert read_predictions(tmp_path / "nowhere") is None
@@ -410,7 +450,7 @@ def test_a_loss_that_is_not_finite_for_an_example(runs):
     path = runs / "oelm-freeze" / "seed-1" / "predictions.parquet"
     table = parquet.read_table(path).to_pydict()
     table["loss"][0] = math.inf
-    parquet.write_table(pa.table(table), path)
+    write_table(table, path.parent)
     results = load(runs)
     assert results.comparisons["oelm-freeze"].examples is not None, "the accuracy is not touched by it"
     assert results.compare("oelm-freeze", metric="loss").examples is None
@@ -465,19 +505,16 @@ def victim(tmp_path_factory):
         "trainable(oelm-freeze)",
     ]
     hypotheses = {text: {"statement": "s", "estimand": text, "rule": "below", "margin": 0.5} for text in estimands}
-    heads = {"start": {"norm": [[1.0, 2.0]], "logit_spread": [1.0, 2.0]}}
+    blocks = {"q": ((1.0, 2.0),), "k": ((1.0, 2.0),)}
+    heads = AttentionStats(norm=blocks, deviation=blocks, logit_spread=(1.0,), entropy=(2.0,))
     study = study_of(seeds=[0, 1], hypotheses=hypotheses)
     folder = make_runs(
-        tmp_path_factory.mktemp("victim"), study, change=lambda cell, record: replace(record, heads=heads), **SMALL
+        tmp_path_factory.mktemp("victim"),
+        study,
+        change=lambda cell, record: replace_at(record, "start.heads", heads),
+        **SMALL,
     )
-    row = {
-        "data": "rows",
-        "tokenizer": None,
-        "splits": {"validation": {"accuracy": 0.5}},
-        "majority": {"validation": 0.5},
-    }
-    row |= {"classes": 2, "kind": "bigrams", "rows": 10, "capped": False}
-    write_json(folder / "simple_baseline.json", {"format": 1, "baselines": [row]})
+    write_floor(folder, accuracy=0.5)
     assert {issue.severity for issue in load(folder).checks} <= {"warn", "note"}
     return folder
 
@@ -566,10 +603,9 @@ def test_a_thousand_cells(tmp_path, capsys):
             for name in ("steps.jsonl", "predictions.parquet"):
                 os.link(source / name, place / name)
             for name, data in (("record.json", record), ("cell.json", cell)):
-                spec = data["spec"] if name == "record.json" else data
-                spec["seed"] = seed
+                data["spec"]["seed"] = seed
                 (place / name).write_text(json.dumps(data))
-    write_json(folder / "study.json", study.to_dict())
+    (folder / "study.json").write_text(json.dumps(study.to_dict()))
     start = time.perf_counter()
     results = load(folder)
     read = time.perf_counter()

@@ -1,9 +1,8 @@
 """What `oelm bench` left beside the records: read, refused with a reason, and held to the ceiling."""
 
-import json
 import math
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from scipy.stats import norm, t
@@ -11,7 +10,8 @@ from scipy.stats import norm, t
 from made_bench import bench_of, between, edited, ratio, write_bench
 from made_runs import STUDY, make_runs, study_of
 from oelm.analysis.results import load
-from oelm.analysis.stats.step_times import Timed, TimedBetween, TimedRatio, check_timed, read_bench, timed_pair
+from oelm.analysis.stats.timed_pairs import check_timed, timed_pair
+from oelm.runs.bench import BENCH_FILE, read_bench
 from oelm.text.messages import translate
 
 SMALL = {"examples": 60, "steps": 10}
@@ -46,50 +46,44 @@ def test_without_a_bench_there_is_none(folder):
     assert not results.excluded
 
 
+def test_what_is_written_is_what_is_read(tmp_path, study):
+    """Also with ratios of two other arms, too few rounds for an interval, and no memory."""
+    bench = bench_of(study, {**RATIOS, "oelm-freeze": ratio(0.955, rounds=3)}, isolated="--isolate")
+    bare = replace(bench.arms["freeze-only"], memory=None)
+    pairs = (between("oelm-freeze", "freeze-only", ratio(1.005)),)
+    bench = replace(bench, arms={**bench.arms, "freeze-only": bare}, pairs=pairs, warnings=("busy",))
+    BENCH_FILE.write(tmp_path, bench)
+    assert read_bench(tmp_path) == bench
+
+
 def test_a_bench_is_read_whole(folder, study):
     bench = load(write_bench(folder, study, RATIOS)).bench
     assert list(bench.arms) == ["baseline", *RATIOS]
     assert {name: arm.step.median for name, arm in bench.arms.items() if arm.step} == RATIOS
     assert bench.arms["freeze-only"].reached == pytest.approx(0.05 / 0.055)
     assert bench.arms["oelm-nofreeze"].reached is None, "there is nothing to be saved"
-    assert bench.arms["freeze-only"].memory.total == 240 * 2**20
+    assert bench.arms["freeze-only"].memory.learning == 240 * 2**20
     assert bench.arms["freeze-only"].memory.checkpoint.total == 247 * 2**20
     assert (bench.rounds, bench.stopped_by, bench.system.load) == (64, "precision", (1.1, 1.9))
-
-
-def test_what_is_not_needed_may_be_missing_or_new(folder, study):
-    write_bench(folder, study, RATIOS, something={"new": [1]})
-
-    def change(data):
-        for arm in data["arms"].values():
-            arm["memory"] = {}
-            for one in arm["ratios"].values():
-                del one["block_length"]
-        data["system"] = {}
-        for name in ("device", "apart", "provenance", "warnings", "precision"):
-            del data[name]
-
-    bench = load(edited(folder, change)).bench
-    assert bench.pairs == ()
-    assert bench.arms["freeze-only"].step.block_length == 1
-    assert bench.arms["freeze-only"].memory is None
-    assert bench.system.others is None
 
 
 DAMAGE = {
     "half": lambda text: text[:200],
     "a list": lambda text: "[1]",
     "no JSON": lambda text: "\x00\x01",
-    "newer": lambda text: text.replace('"format": 1', '"format": 2'),
+    "newer": lambda text: text.replace('"format": 2', '"format": 3'),
     "no baseline": lambda text: text.replace('"baseline": {', '"base": {'),
     "no whole steps": lambda text: text.replace('"step": {', '"stride": {', 1),
-    "of unknown makings": lambda text: text.replace('"spec": {', '"made": {', 1),
+    "of unknown specs": lambda text: text.replace('"spec": {', '"made": {', 1),
+    "of an arm without a spec": lambda text: text.replace('"spec": {\n    "baseline"', '"spec": {\n    "base"'),
+    "something new": lambda text: text.replace('"seed": 0,', '"seed": 0, "something": 1,', 1),
+    "something missing": lambda text: text.replace('"floor": 0.95,', ""),
     "a negative time": lambda text: text.replace('"step_seconds": 0.27', '"step_seconds": -1'),
     "words for numbers": lambda text: text.replace('"median": 0.95,', '"median": "much",'),
     "infinite": lambda text: text.replace('"median": 0.95,', '"median": 1e999,'),
     "beside its interval": lambda text: text.replace('"median": 0.95,', '"median": 0.5,'),
     "in blocks of nothing": lambda text: text.replace('"block_length": 1.0', '"block_length": 0.0', 1),
-    "pairs of words": lambda text: text.replace('"warnings": []', '"warnings": [], "pairs": ["a/b"]'),
+    "pairs of words": lambda text: text.replace('"pairs": []', '"pairs": ["a/b"]'),
     "nested": lambda text: '{"a":' * 5000 + "1" + "}" * 5000,
 }
 
@@ -104,7 +98,7 @@ def test_a_damaged_bench_is_left_out_with_its_reason(folder, study, damage):
     results = load(folder)
     assert results.bench is None
     assert list(reasons(results)) == ["bench.json"]
-    assert re.search("bench.json (cannot be read|is damaged|has format 2)", reasons(results)["bench.json"].en)
+    assert re.search("bench.json (is damaged|has format 3)", reasons(results)["bench.json"].en)
     assert len(results.records) == 8, "the records are read all the same"
 
 
@@ -130,7 +124,6 @@ def test_a_bench_against_another_arm_is_left_out(folder, study):
         ("recipe/batch/size", 8, "recipe.batch.size: was 8, is 32"),
         ("recipe/data/max_length", 512, "recipe.data.max_length: was 512, is 128"),
         ("recipe/precision", "bf16", "recipe.precision: was 'bf16', is 'fp32'"),
-        ("recipe", None, "recipe"),
         ("recipe/optimizer/lr", 1.0, None),  # of no effect on a step's time
         ("recipe/data/path", "elsewhere", None),
     ],
@@ -164,7 +157,7 @@ def test_a_part_of_the_results_has_that_part_of_the_bench(folder, study):
 
 
 def test_a_ratio_to_the_baseline_has_the_interval_that_was_measured(tmp_path, study):
-    skew = {**ratio(0.95), "low": 0.93, "high": 0.96}
+    skew = replace(ratio(0.95), low=0.93, high=0.96)
     pair = timed_pair(timed(tmp_path, study, {"freeze-only": skew}), "freeze-only", "baseline")
     assert pair.ratio == 0.95
     assert (pair.interval.low, pair.interval.high) == pytest.approx((0.93, 0.96), rel=1e-6)
@@ -174,7 +167,7 @@ def test_a_ratio_to_the_baseline_has_the_interval_that_was_measured(tmp_path, st
 @pytest.mark.parametrize(("high", "differs"), [(0.9999, True), (1.0001, False)])
 def test_what_the_interval_excludes_is_excluded_at_five_percent(tmp_path, study, high, differs):
     """Also where the median is not in the middle of it."""
-    skew = {**ratio(0.98), "low": 0.90, "high": high}
+    skew = replace(ratio(0.98), low=0.90, high=high)
     pair = timed_pair(timed(tmp_path, study, {"freeze-only": skew}, at_most=0.5), "freeze-only", "baseline")
     assert (pair.p_differs < 0.05) == differs
     assert ("is faster:" in str(pair.message)) == differs
@@ -202,13 +195,13 @@ def test_two_treated_arms_have_the_ratio_that_was_taken_of_them(tmp_path, study)
     """Of the same rounds it is narrower than a division, and need not be its median."""
     arms = {"oelm-freeze": ratio(0.95), "oelm-nofreeze": ratio(1.01)}
     told = ratio(0.945, half=0.002, rounds=32, block_length=2.0)
-    bench = timed(tmp_path, study, arms, pairs=[between("oelm-freeze", "oelm-nofreeze", told)])
+    bench = timed(tmp_path, study, arms, pairs=(between("oelm-freeze", "oelm-nofreeze", told),))
     there = timed_pair(bench, "oelm-freeze", "oelm-nofreeze")
     assert (there.ratio, there.rounds, there.estimate.seeds.df) == (0.945, 32, 15)
-    assert (there.interval.low, there.interval.high) == pytest.approx((told["low"], told["high"]))
+    assert (there.interval.low, there.interval.high) == pytest.approx(told.bounds)
     back = timed_pair(bench, "oelm-nofreeze", "oelm-freeze")
     assert (back.arm, back.against, back.ratio) == ("oelm-nofreeze", "oelm-freeze", pytest.approx(1 / 0.945))
-    assert (back.interval.low, back.interval.high) == pytest.approx((1 / told["high"], 1 / told["low"]))
+    assert (back.interval.low, back.interval.high) == pytest.approx((1 / told.high, 1 / told.low))
     assert back.p_differs == pytest.approx(there.p_differs)
     assert ("is faster:" in str(there.message), "is slower:" in str(back.message)) == (True, True)
 
@@ -216,11 +209,7 @@ def test_two_treated_arms_have_the_ratio_that_was_taken_of_them(tmp_path, study)
 def test_a_ratio_of_two_other_arms_is_of_no_use(tmp_path, study):
     """Nor is one that speaks of an arm that was not timed, or of the baseline: an arm has its own ratio to that."""
     arms = {"freeze-only": 0.97, "oelm-freeze": 0.95, "oelm-nofreeze": 1.01}
-    pairs = [
-        between("oelm-freeze", "freeze-only", ratio(0.5)),
-        between("oelm-freeze", "elsewhere", ratio(0.5)),
-        between("oelm-freeze", "baseline", ratio(0.5)),
-    ]
+    pairs = tuple(between("oelm-freeze", other, ratio(0.5)) for other in ("freeze-only", "elsewhere", "baseline"))
     bench = timed(tmp_path, study, arms, pairs=pairs)
     assert timed_pair(bench, "oelm-freeze", "oelm-nofreeze").ratio == pytest.approx(0.95 / 1.01)
     assert timed_pair(bench, "oelm-freeze", "baseline").ratio == 0.95
@@ -229,7 +218,7 @@ def test_a_ratio_of_two_other_arms_is_of_no_use(tmp_path, study):
 
 
 def test_a_ratio_of_two_arms_with_too_few_rounds_has_no_interval(tmp_path, study):
-    pairs = [between("oelm-freeze", "oelm-nofreeze", ratio(0.95, rounds=1))]
+    pairs = (between("oelm-freeze", "oelm-nofreeze", ratio(0.95, rounds=1)),)
     bench = timed(tmp_path, study, {"oelm-freeze": 0.95, "oelm-nofreeze": 1.0}, pairs=pairs)
     pair = timed_pair(bench, "oelm-nofreeze", "oelm-freeze")
     assert (pair.interval, pair.p_differs, pair.is_faster) == (None, 1.0, False)
@@ -248,7 +237,7 @@ def test_p_values_are_those_of_t(tmp_path, study, rounds, block_length, df):
     half, middle = math.log(1.02), -math.log(0.97)
     assert pair.p_differs == pytest.approx(2 * t.sf(middle / half * t.ppf(0.975, df), df))
     assert pair.p_differs > 2 * norm.sf(middle / half * norm.ppf(0.975))
-    assert (pair.interval.low, pair.interval.high) == pytest.approx((told["low"], told["high"]))
+    assert (pair.interval.low, pair.interval.high) == pytest.approx(told.bounds)
 
 
 def test_a_division_has_the_fewer_degrees_of_freedom(tmp_path, study):
@@ -260,20 +249,12 @@ def test_a_division_has_the_fewer_degrees_of_freedom(tmp_path, study):
         assert found.p_differs == pytest.approx(2 * t.sf(math.log(1.01 / 0.95) / error, 7))
 
 
-def test_rounds_that_a_ratio_does_not_tell_are_those_of_the_bench(tmp_path, study):
-    told = {name: value for name, value in ratio(0.95).items() if name != "rounds"}
-    folder = write_bench(tmp_path, study, {"freeze-only": 0.95}, rounds=16)
-    edited(folder, lambda data: data["arms"]["freeze-only"]["ratios"].update(step=told))
-    pair = timed_pair(read_bench(folder), "freeze-only", "baseline")
-    assert (pair.rounds, pair.estimate.seeds.df) == (16, 15)
-
-
 @pytest.mark.parametrize(("way", "word"), [(1, "faster"), (-1, "slower")])
 def test_faster_or_slower_is_on_the_side_of_the_estimate(tmp_path, study, way, word):
     """Medians at the inner ends of their intervals give a ratio on the other side of 1 than what the p value is of."""
     arms = {
-        "oelm-freeze": {**ratio(0.99), "low": 0.90, "high": 0.99},
-        "freeze-only": {**ratio(0.98), "low": 0.98, "high": 1.08},
+        "oelm-freeze": replace(ratio(0.99), low=0.90, high=0.99),
+        "freeze-only": replace(ratio(0.98), low=0.98, high=1.08),
     }
     pair = timed_pair(timed(tmp_path, study, arms), *("oelm-freeze", "freeze-only")[::way])
     assert (pair.ratio > 1) == (word == "faster")
@@ -292,7 +273,7 @@ def test_few_rounds_decide_nothing(tmp_path, study):
 @pytest.mark.parametrize("low", [0.0, 5e-324])
 def test_an_interval_down_to_nothing_is_none(tmp_path, study, low):
     """Nor can it be turned round."""
-    wide = {**ratio(0.95, rounds=2), "low": low, "high": 1e9}
+    wide = replace(ratio(0.95, rounds=2), low=low, high=1e9)
     bench = timed(tmp_path, study, {"oelm-freeze": wide, "oelm-nofreeze": 1.0})
     for pair in (("baseline", "oelm-freeze"), ("oelm-nofreeze", "oelm-freeze"), ("oelm-freeze", "baseline")):
         assert timed_pair(bench, *pair).interval is None
@@ -348,7 +329,7 @@ def test_more_than_freezing_can_save_is_an_issue(tmp_path, study, ratios, pair, 
 def test_an_arm_that_saves_less_than_it_may_blames_no_other(tmp_path, study, way, own):
     """One of 0.08 saves all of it and one of 0.06 half: between them it is 5.2 %, more than 0.08 and 0.06 are apart."""
     arms = {"oelm-freeze": ratio(0.92, half=0.001), "freeze-only": ratio(0.97, half=0.001)}
-    pairs = [between("oelm-freeze", "freeze-only", ratio(0.92 / 0.97, half=0.001))] * own
+    pairs = (between("oelm-freeze", "freeze-only", ratio(0.92 / 0.97, half=0.001)),) * own
     folder = write_bench(tmp_path, study, arms, at_most=0.08, pairs=pairs)
     bench = read_bench(edited(folder, lambda data: data["arms"]["freeze-only"].update(at_most=0.06)))
     assert timed_pair(bench, *("oelm-freeze", "freeze-only")[::way]).issues == ()
@@ -375,25 +356,3 @@ def test_it_is_said_among_the_checks_and_blocks_no_accuracy(folder, study):
         assert (one.verdict, one.issues) == (clean.comparisons[arm].verdict, clean.comparisons[arm].issues)
     memory = results.compare("oelm-freeze", metric="peak_memory")
     assert "SPEEDUP-ABOVE-CEILING" not in {issue.code for issue in memory.issues}
-
-
-def test_what_the_bench_says_of_the_ceiling_is_what_the_reading_says(tmp_path, study):
-    """Both ask whether the whole interval lies beyond what can be saved at most."""
-    from oelm.bench.timing import ArmTiming, Ratio
-
-    for high in (0.915, 0.9199, 0.9201, 0.95):
-        told = {**ratio(0.9), "low": 0.88, "high": high}
-        step = Ratio(**{each.name: told[each.name] for each in fields(Ratio)})
-        arm = ArmTiming(step_seconds=1.0, outliers=0, ratios={"step": step}, ceiling=0.055, at_most=0.08)
-        read = timed_pair(timed(tmp_path, study, {"oelm-freeze": told}), "oelm-freeze", "baseline")
-        assert bool(read.issues) == arm.above_ceiling
-
-
-def test_the_bench_writes_what_is_read(tmp_path):
-    """The two sides of the file: no field that the reading needs is called otherwise there."""
-    from oelm.bench.timing import Bench, PairTiming, Ratio
-
-    written = set(json.loads(json.dumps(bench_of(study_of(), {"oelm-freeze": 0.95}, pairs=[]))))
-    assert written - {"format"} <= set(Bench.__dataclass_fields__)
-    for read, made in ((Timed, Bench), (TimedBetween, PairTiming), (TimedRatio, Ratio)):
-        assert {each.name for each in fields(read)} <= {each.name for each in fields(made)}

@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from made_runs import make_runs, make_text_runs, study_of, text_study_of
+from made_runs import make_runs, make_text_runs, score, study_of, text_study_of
 from oelm.analysis.checks.registry import Issue
 from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import from_seeds
 from oelm.analysis.verdicts import Comparison, corrected
 from oelm.errors import StudyError
 from oelm.message import verbatim
+from oelm.runs.record import Failure
 from oelm.text.messages import translate
 
 pytestmark = pytest.mark.slow
@@ -180,7 +181,7 @@ def mixed(tmp_path_factory):
 
     def surely(cell, record):
         if cell.arm == "invalid":
-            return replace(record, start={**record.start, "batches": "others"})
+            return replace(record, batches="others")
         return None if cell.arm == "inconclusive" else record
 
     def unsurely(cell, record):
@@ -291,8 +292,7 @@ def test_zero_variance(tmp_path):
 
     def level(cell, record):
         metrics = {"accuracy": 0.9 if cell.arm == "baseline" else 0.95, "loss": 0.3}
-        measured = {"step": 20, "splits": {"validation": metrics}}
-        return replace(record, report={"final": measured, "best": measured})
+        return score(record, **metrics)
 
     runs = make_runs(tmp_path, change=level, **SMALL)
     for path in runs.rglob("predictions.parquet"):
@@ -311,7 +311,7 @@ def test_identical_arms(tmp_path):
         shutil.copy(source / "predictions.parquet", target / "predictions.parquet")
         record = json.loads((source / "record.json").read_text())
         edit(target / "record.json", lambda data, record=record: data.update(
-            evaluations=record["evaluations"], report=record["report"]
+            evaluations=record["evaluations"], test=record["test"]
         ))  # fmt: skip
     results = load(runs)
     one = results.comparisons["oelm-freeze"]
@@ -324,7 +324,7 @@ def test_identical_arms(tmp_path):
 @pytest.mark.parametrize("value", [math.nan, math.inf, 1e300, None])
 def test_a_seed_without_a_number_is_left_out_of_the_pairs_and_said(tmp_path, value):
     def without(data):
-        for measured in data["report"].values():
+        for measured in data["test"].values():
             if value is None:
                 del measured["splits"]["validation"]["accuracy"]
             else:
@@ -348,7 +348,9 @@ def test_a_diverged_arm_is_said_and_a_diverged_baseline_blocks(tmp_path):
         def change(cell, record):
             if cell.arm != arm or cell.seed:
                 return record
-            return replace(record, status="diverged", error={"what": "the loss was nan at step 7\nmore"})
+            return replace(
+                record, status="diverged", error=Failure(what="the loss was nan at step 7\nmore", traceback=None)
+            )
 
         return change
 

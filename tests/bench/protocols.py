@@ -58,7 +58,7 @@ def ours(machine: Machine, truth: float, *, simulations: int) -> Told:
             ratio = ratio_of(arm[run, :n], base[run, :n], seed=run)
             if is_precise_enough(ratio, PRECISION):
                 break
-        told.append((ratio.median, ratio.half_width, not ratio.low <= 1 <= ratio.high, 4 * STEPS * n))
+        told.append((ratio.median, ratio.half_width, ratio.verdict != "inconclusive", 4 * STEPS * n))
     median, half_width, differs, steps = np.array(told).T
     return Told(ratio=median, half_width=half_width, differs=differs.astype(bool), steps=steps)
 

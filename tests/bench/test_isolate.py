@@ -10,19 +10,22 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import torch
 
 import tiny_study
-from oelm.bench import arms, isolate, memory, run
+from oelm.bench import arms, isolate, memory_budget, run
 from oelm.bench.interleave import WARM_UP, TimedBlock, run_interleaved
-from oelm.bench.isolate import IsolatedArm, serve_child
+from oelm.bench.isolate import ArmQuestion, IsolatedArm, serve_child
 from oelm.bench.memory import measure_peak_memory
 from oelm.bench.run import bench
 from oelm.bench.stepper import Stepper
+from oelm.bench.system import GpuSample
 from oelm.errors import CellError, OelmError, Stopped, StudyError
+from oelm.runs.bench import CheckpointBytes, MeasuredMemory, read_bench
 from oelm.study.load import study_from_dict
 from oelm.train.progress import Progress
 from oelm.train.signals import StopRequest, catch_signals
@@ -119,12 +122,10 @@ def test_the_gpu_is_looked_at_before_its_process_ends():
     class Hot(Pretended):
         def time_steps(self, first, steps):
             seen = super().time_steps(first, steps)
-            return TimedBlock(
-                seconds=seen.seconds, lengths=seen.lengths, gpu={"gpu_clock": 1410.0, "gpu_temperature": 60.0}
-            )
+            return replace(seen, gpu=GpuSample(clock=1410.0, temperature=60.0))
 
     taken = turns({name: Hot(clock) for name in "ab"}, clock)
-    assert {(one.gpu_clock, one.gpu_temperature) for one in taken.samples} == {(1410.0, 60.0)}
+    assert {one.gpu for one in taken.samples} == {GpuSample(clock=1410.0, temperature=60.0)}
 
 
 # -- which way -----------------------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ def pretended(monkeypatch):
     """Processes of visits are pretended; returns the clock they are on, and by arm where they were visited."""
     clock, made = Clock(), {}
 
-    def make(content, arm, seed, *, stop):
+    def make(study, arm, *, stop):
         made[arm] = Pretended(clock, step=0.09 if arm == "frozen" else 0.1)
         return made[arm]
 
@@ -146,32 +147,43 @@ def pretended(monkeypatch):
 @pytest.mark.slow
 def test_too_little_memory_by_arithmetic(tmp_path, monkeypatch, pretended):
     clock, made = pretended
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**20)
+    monkeypatch.setattr(memory_budget, "free_bytes", lambda device: 2**20)
     heard = []
     progress = Progress()
     progress.on_message = heard.append
     found = bench(study(tmp_path), memory=False, budget=3600, precision=0.5, out=tmp_path, now=clock, progress=progress)
-    assert found.apart is not None
-    assert re.fullmatch(r"all 2 arms need \d+ MiB more, and 80% of the 1 MiB that are free may be used", found.apart)
-    assert heard == [f"every block of steps runs in a process of its own: {found.apart}"]
+    assert found.isolated is not None
+    assert re.fullmatch(r"all 2 arms need \d+ MiB more, and 80% of the 1 MiB that are free may be used", found.isolated)
+    assert heard == [f"every block of steps runs in a process of its own: {found.isolated}"]
     assert found.arms["frozen"].ratios["step"].median == pytest.approx(0.9)
     assert 0 < found.arms["frozen"].ceiling < 0.06, "the ceiling is there all the same"
-    assert f"every visit was a process of its own: {found.apart}" in str(found)
-    assert json.loads((tmp_path / "tiny" / "bench.json").read_text())["apart"] == found.apart
+    assert f"every block of steps was a process of its own: {found.isolated}" in str(found)
+    assert read_bench(tmp_path / "tiny") == found
     assert set(made) == {"baseline", "frozen"}
 
 
 @pytest.mark.slow
 def test_too_little_memory_by_what_was_measured(tmp_path, monkeypatch, pretended):
     clock, made = pretended
-    peak = {"device": "cpu", "parameters": 2**30, "gradients": 2**30, "optimizer": 2**31, "activations": 2**32}
-    monkeypatch.setattr(run, "measure_peak_memory", lambda content, arm, seed, *, stop: peak)
+    peak = MeasuredMemory(
+        device="cpu",
+        steps=3,
+        before=0,
+        peak=2**33,
+        parameters=2**30,
+        gradients=2**30,
+        optimizer=2**31,
+        activations=2**32,
+        theory=None,
+        checkpoint=CheckpointBytes(weights=2**30, optimizer=2**31),
+    )
+    monkeypatch.setattr(run, "measure_peak_memory", lambda study, arm, *, stop: peak)
     loads = []
     monkeypatch.setattr(arms, "_check_memory", lambda *_: loads.append("together"))
     for free, together in ((13, False), (14, True)):
-        monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free * 2**30)
+        monkeypatch.setattr(memory_budget, "free_bytes", lambda device, free=free: free * 2**30)
         found = bench(study(tmp_path), budget=3600, precision=0.5, out=tmp_path, now=Looks() if together else clock)
-        assert (found.apart is None) == together == bool(loads)
+        assert (found.isolated is None) == together == bool(loads)
         assert found.arms["frozen"].memory == peak
     assert made
 
@@ -190,7 +202,7 @@ class Looks:
 @pytest.mark.parametrize("asked", [None, False])
 def test_memory_that_runs_out_on_the_way(tmp_path, monkeypatch, pretended, asked):
     clock, made = pretended
-    monkeypatch.setattr(memory, "free_bytes", lambda device: None)
+    monkeypatch.setattr(memory_budget, "free_bytes", lambda device: None)
 
     def full(self, first, steps):
         torch.empty(2**60, dtype=torch.uint8)
@@ -203,7 +215,7 @@ def test_memory_that_runs_out_on_the_way(tmp_path, monkeypatch, pretended, asked
         assert not made
         assert not (tmp_path / "tiny").exists()
     else:
-        assert bench(study(tmp_path), **options).apart == "all arms together ran out of memory"
+        assert bench(study(tmp_path), **options).isolated == "all arms together ran out of memory"
 
 
 @pytest.mark.slow
@@ -211,7 +223,7 @@ def test_few_rounds_are_told_of(tmp_path, pretended):
     clock, _ = pretended
     found = bench(study(tmp_path), memory=False, isolate=True, budget=100, out=tmp_path, now=clock)
     assert (found.rounds, found.stopped_by) == (3, "budget")
-    assert found.arms["frozen"].ratios["step"].high == float("inf")
+    assert found.arms["frozen"].step.high is None
     assert "none yet" in str(found)
     assert any(text.startswith("3 rounds give no interval; 6 take about 3 min") for text in found.warnings)
 
@@ -221,8 +233,8 @@ def test_hypotheses_about_arms_that_are_left_out(tmp_path, monkeypatch):
     """The process is asked about the whole study: a part of it may be none."""
     asked = []
 
-    def make(content, arm, seed, *, stop):
-        asked.append(study_from_dict(content))
+    def make(study, arm, *, stop):
+        asked.append(study)
         return Pretended(clock)
 
     clock = Clock()
@@ -256,8 +268,8 @@ def test_two_arms_in_processes_of_their_own(tmp_path, monkeypatch, forked_python
     assert len(mine) == 2 + 4, "to warm up, and ABBA"
     assert all(one.returncode == 0 for one in mine)
     assert found.rounds == 1
-    assert found.apart == "--isolate"
-    assert found.system["threads"] == torch.get_num_threads()
+    assert found.isolated == "--isolate"
+    assert found.system.threads == torch.get_num_threads()
     ratio = found.arms["frozen"].ratios["step"]
     assert ratio.median > 0
     assert 1 <= found.length <= 32
@@ -266,7 +278,7 @@ def test_two_arms_in_processes_of_their_own(tmp_path, monkeypatch, forked_python
 @pytest.mark.slow
 def test_a_visit_sees_the_batches_that_it_would_here(tmp_path):
     given = study(tmp_path)
-    seen = IsolatedArm(given.to_dict(), "frozen", 0, stop=StopRequest()).time_steps(5, 4)
+    seen = IsolatedArm(given, "frozen", stop=StopRequest()).time_steps(5, 4)
     assert seen.seconds.shape == (4, 3)
     assert (seen.seconds > 0).all()
     loop = arms.build_arm_loop(given, "frozen", tmp_path / "place", Progress(), StopRequest())
@@ -284,7 +296,10 @@ def fake_python(tmp_path, monkeypatch, does):
     ("does", "said"),
     [
         ("kill -9 $$", r"'frozen' could not be timed: .* SIGKILL, as it is when memory is full\n.*batch\.size"),
-        ('echo \'{"full": "no room"}\'; exit 2', r"does not fit into memory, not even by itself\n.*no room\n.*batch"),
+        (
+            'echo \'{"error": "no room", "out_of_memory": true}\'; exit 2',
+            r"does not fit into memory, not even by itself\n.*no room\n.*batch",
+        ),
         ('echo \'{"error": "no data"}\'; exit 2', r"'frozen' could not be timed: .* code 2\n.*no data"),
         ("echo 'RuntimeError: broken' >&2; exit 1", r"code 1\n.*RuntimeError: broken\n.*oelm run"),
         ("echo 'no json'", "ended with code 0"),
@@ -293,31 +308,33 @@ def fake_python(tmp_path, monkeypatch, does):
 def test_a_process_that_fails_is_one_message(tmp_path, monkeypatch, does, said):
     fake_python(tmp_path, monkeypatch, does)
     with pytest.raises(CellError, match=said) as raised:
-        IsolatedArm({}, "frozen", 0, stop=StopRequest()).time_steps(0, 2)
+        IsolatedArm(study(tmp_path), "frozen", stop=StopRequest()).time_steps(0, 2)
     assert "Traceback" not in str(raised.value)
 
 
 def test_no_process_can_be_started(tmp_path, monkeypatch):
     monkeypatch.setattr(isolate.sys, "executable", str(tmp_path / "nowhere"))
     with pytest.raises(CellError, match="the memory of arm 'baseline' could not be measured: no process"):
-        measure_peak_memory({}, "baseline", 0)
+        measure_peak_memory(study(tmp_path), "baseline")
 
 
 @pytest.mark.parametrize(
     ("error", "answer"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory\nmore"), {"full": "CUDA out of memory"}),
-        (MemoryError(), {"full": "MemoryError"}),
-        (OelmError("no such arm"), {"error": "no such arm"}),
+        (torch.OutOfMemoryError("CUDA out of memory\nmore"), {"error": "CUDA out of memory", "out_of_memory": True}),
+        (MemoryError(), {"error": "MemoryError", "out_of_memory": True}),
+        (OelmError("no such arm"), {"error": "no such arm", "out_of_memory": False}),
     ],
 )
 def test_what_goes_wrong_inside_is_answered(monkeypatch, capsys, error, answer):
+    asked = ArmQuestion(study={"seeds": [0]}, arm="frozen", steps=3)
+
     def fail(question):
-        assert question == {"arm": "frozen"}
+        assert question == asked
         raise error
 
-    monkeypatch.setattr(sys, "stdin", io.StringIO('{"arm": "frozen"}'))
-    assert serve_child(fail) == 2
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(asdict(asked))))
+    assert serve_child(ArmQuestion, fail) == 2
     assert json.loads(capsys.readouterr().out) == answer
 
 
@@ -361,14 +378,14 @@ def is_gone(path):
     return False
 
 
-def test_ctrl_c_ends_a_process_and_keeps_what_was_measured(asleep):
-    clock = Clock()
+def test_ctrl_c_ends_a_process_and_keeps_what_was_measured(tmp_path, asleep):
+    clock, given = Clock(), study(tmp_path)
 
     class UntilTheSecondRound(Pretended):
         def time_steps(self, first, steps):
             if len(self.visits) < 3:
                 return super().time_steps(first, steps)
-            return IsolatedArm({}, "any", 0, stop=stop).time_steps(first, steps)
+            return IsolatedArm(given, "any", stop=stop).time_steps(first, steps)
 
     with ctrl_c(asleep) as stop:
         taken = turns({name: UntilTheSecondRound(clock) for name in "ab"}, clock, stop=stop)
@@ -386,7 +403,7 @@ def test_ctrl_c_while_memory_is_measured(tmp_path, asleep):
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_second_ctrl_c_leaves_no_process_either(asleep, monkeypatch):
+def test_the_second_ctrl_c_leaves_no_process_either(tmp_path, asleep, monkeypatch):
     """It raises wherever we are; we wait for the process then."""
 
     def interrupted(*args, **more):
@@ -395,5 +412,5 @@ def test_the_second_ctrl_c_leaves_no_process_either(asleep, monkeypatch):
 
     monkeypatch.setattr(isolate.subprocess.Popen, "communicate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        IsolatedArm({}, "any", 0, stop=StopRequest()).time_steps(0, 2)
+        IsolatedArm(study(tmp_path), "any", stop=StopRequest()).time_steps(0, 2)
     assert is_gone(asleep)

@@ -12,6 +12,7 @@ from oelm.bench import memory
 from oelm.bench.memory import checkpoint_bytes, count_memory, measure_peak_memory, theoretical_memory
 from oelm.errors import CellError
 from oelm.heads.count import freezing_savings
+from oelm.study.load import load_study, study_from_dict
 from oelm.study.schema import OptimizerConfig
 from oelm.train.optim import make_optimizer
 from oelm.treatment import Treatment
@@ -61,7 +62,7 @@ def test_a_checkpoint_is_the_weights_and_the_moments():
     model, _, after, optimizer = stepped("gpt2", TREATMENTS["qk"])
     size = checkpoint_bytes(model, optimizer)
     tied = sum(parameter.nbytes for parameter in model.parameters())
-    assert size == {"weights": tied, "optimizer": after.optimizer, "total": tied + after.optimizer}
+    assert (size.weights, size.optimizer, size.total) == (tied, after.optimizer, tied + after.optimizer)
 
 
 def test_parameters_that_share_storage_count_once():
@@ -71,52 +72,55 @@ def test_parameters_that_share_storage_count_once():
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
+def path(tmp_path_factory):
     return tiny_study.make(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def study(path):
+    return load_study(path)
 
 
 @pytest.fixture(scope="module")
 def peaks(study):
     with ThreadPoolExecutor(2) as pool:
         arms = ("baseline", "oelm-freeze")
-        return dict(zip(arms, pool.map(lambda arm: measure_peak_memory(study, arm, 0, steps=2), arms), strict=True))
+        return dict(zip(arms, pool.map(lambda arm: measure_peak_memory(study, arm, steps=2), arms), strict=True))
 
 
 def test_the_bytes_of_a_fresh_process(peaks):
     for peak in peaks.values():
-        assert peak["steps"] == 2
+        assert peak.steps == 2
         for part in ("parameters", "gradients", "optimizer"):
-            assert peak[part] == peak["theory"][part], part
-        assert peak["checkpoint"]["total"] == peak["parameters"] + peak["optimizer"]
-        tensors = peak["parameters"] + peak["gradients"] + peak["optimizer"]
-        assert peak["peak"] >= peak["before"] > 0
-        assert peak["peak"] >= tensors
-        assert 0 <= peak["activations"] <= peak["peak"] - peak["before"]
+            assert getattr(peak, part) == getattr(peak.theory, part), part
+        assert peak.checkpoint.total == peak.parameters + peak.optimizer
+        assert peak.peak >= peak.before > 0
+        assert peak.peak >= peak.parameters + peak.learning
+        assert 0 <= peak.activations <= peak.peak - peak.before
 
 
 def test_freezing_saves_what_theory_says(peaks):
     baseline, frozen = peaks["baseline"], peaks["oelm-freeze"]
     weights = 2 * 2 * 128 * 128  # queries and keys of two layers
-    saved = sum(baseline[part] - frozen[part] for part in ("gradients", "optimizer"))
-    assert saved == 12 * weights + 4 * 4
-    assert baseline["gradients"] - frozen["gradients"] == 4 * weights
-    assert baseline["parameters"] == frozen["parameters"]
-    assert baseline["checkpoint"]["total"] - frozen["checkpoint"]["total"] == 8 * weights + 4 * 4
+    assert baseline.learning - frozen.learning == 12 * weights + 4 * 4
+    assert baseline.gradients - frozen.gradients == 4 * weights
+    assert baseline.parameters == frozen.parameters
+    assert baseline.checkpoint.total - frozen.checkpoint.total == 8 * weights + 4 * 4
 
 
-def test_nothing_is_left_beside_the_study(study, peaks):
-    assert sorted(path.name for path in study.parent.iterdir()) == ["data", "tiny.yaml"]
+def test_nothing_is_left_beside_the_study(path, peaks):
+    assert sorted(file.name for file in path.parent.iterdir()) == ["data", "tiny.yaml"]
 
 
 def test_what_is_wrong_with_the_arm_is_said(study):
     with pytest.raises(CellError, match="there is no arm 'oelm-frezze'; did you mean 'oelm-freeze'"):
-        measure_peak_memory(study, "oelm-frezze", 0)
+        measure_peak_memory(study, "oelm-frezze")
 
 
-def test_plain_data_and_what_is_wrong_with_them(tmp_path):
-    raw = tiny_study.study(tmp_path / "nowhere", budget={"steps": 0})
-    with pytest.raises(CellError, match=r"recipe\.budget"):
-        measure_peak_memory(raw, "baseline", 0)
+def test_data_that_are_not_there(tmp_path):
+    study = study_from_dict(tiny_study.study(tmp_path / "nowhere"))
+    with pytest.raises(CellError, match=r"the memory of arm 'baseline' could not be measured(.*\n)*.*nowhere"):
+        measure_peak_memory(study, "baseline")
 
 
 @pytest.mark.parametrize(
@@ -127,13 +131,13 @@ def test_plain_data_and_what_is_wrong_with_them(tmp_path):
         ("echo 'no json'", "ended with code 0"),
     ],
 )
-def test_a_process_that_dies_is_told_of(tmp_path, monkeypatch, does, said):
+def test_a_process_that_dies_is_told_of(study, tmp_path, monkeypatch, does, said):
     fake = tmp_path / "python"
     fake.write_text(f"#!/bin/sh\n{does}\n")
     fake.chmod(0o755)
     monkeypatch.setattr(memory.sys, "executable", os.fspath(fake))
     with pytest.raises(CellError, match=said):
-        measure_peak_memory("any", "baseline", 0)
+        measure_peak_memory(study, "baseline")
 
 
 def test_a_plain_optimizer_needs_less():

@@ -3,15 +3,16 @@
 import pytest
 import torch
 
-from oelm.bench import memory
+from oelm.bench import memory_budget
 from oelm.bench.isolate import is_out_of_memory
-from oelm.bench.memory import InsufficientMemory, free_bytes, needed_bytes, reason_to_isolate
+from oelm.bench.memory_budget import InsufficientMemory, free_bytes, needed_bytes, reason_to_isolate
+from oelm.runs.bench import StepMemory
 
 GIB = 2**30
 
 
 def arm(*, activations=None):
-    return {"parameters": 4 * GIB, "gradients": 3 * GIB, "optimizer": 6 * GIB, "activations": activations}
+    return StepMemory(parameters=4 * GIB, gradients=3 * GIB, optimizer=6 * GIB, activations=activations)
 
 
 def test_gradients_and_activations_are_there_one_at_a_time():
@@ -22,7 +23,7 @@ def test_gradients_and_activations_are_there_one_at_a_time():
 
 @pytest.mark.parametrize(("free", "allocated", "fits"), [(30, 0, True), (28, 0, False), (24, 4, True), (None, 0, True)])
 def test_whether_they_fit(monkeypatch, free, allocated, fits):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: None if free is None else free * GIB)
+    monkeypatch.setattr(memory_budget, "free_bytes", lambda device: None if free is None else free * GIB)
     why = reason_to_isolate([arm(), arm()], device="cpu", allocated=allocated * GIB)
     assert (why is None) == fits
     if why is not None:
@@ -42,8 +43,8 @@ def system(tmp_path, monkeypatch):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(str(text) + "\n")
 
-    monkeypatch.setattr(memory, "_SYSTEM", tmp_path / "proc")
-    monkeypatch.setattr(memory, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(memory_budget, "_SYSTEM", tmp_path / "proc")
+    monkeypatch.setattr(memory_budget, "_GROUPS", tmp_path / "groups")
     return says
 
 
@@ -83,7 +84,7 @@ def test_inside_a_container_only_the_root_is_seen(system):
 
 
 def test_a_system_that_does_not_tell(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_SYSTEM", tmp_path)
+    monkeypatch.setattr(memory_budget, "_SYSTEM", tmp_path)
     assert free_bytes("cpu") is None
 
 

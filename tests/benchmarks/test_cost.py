@@ -111,8 +111,8 @@ def test_a_checkpoint_has_the_bytes_that_are_said():
         read=0,
     )
     counters = 4 * len(learning)  # AdamW counts the steps of every tensor
-    assert load.checkpoint == 2 * found["weights"] + found["optimizer"] - counters
-    assert load.written == load.checkpoint + found["weights"]
+    assert load.checkpoint == 2 * found.weights + found.optimizer - counters
+    assert load.written == load.checkpoint + found.weights
 
 
 def test_the_figures_of_the_7b_model():

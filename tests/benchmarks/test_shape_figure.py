@@ -1,7 +1,7 @@
 """The figure of the shapes as a file: all that was measured is in it, and only of the study as it is."""
 
 import json
-import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -9,10 +9,11 @@ from xml.etree import ElementTree
 import pytest
 
 import tiny_study
-from made_bench import edited, ratio
+from made_bench import LOAD, edited, ratio
+from made_runs import PROVENANCE
 from oelm.errors import CellError, StudyError
 from oelm.report.figures.svg import PALETTE
-from oelm.runs.layout import write_json
+from oelm.runs.bench import ArmTiming
 from oelm.study.cells import Cell, resolve_cell
 from oelm.study.load import study_from_dict
 from oelm.study.study import Study
@@ -20,7 +21,8 @@ from oelm.study.study import Study
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 with pytest.MonkeyPatch.context() as patch:  # not for longer: its names are not for the other tests
     patch.syspath_prepend(BENCHMARKS)
-    from shape_figure import SHAPES, ShapePoint, ShapeRatio, draw_shapes, plot_shapes
+    from shape_figure import draw_shapes, plot_shapes
+    from shapes_file import SHAPES_FILE, Shape, Shapes, ShapeTiming
 
 ARM = "oelm-freeze"
 
@@ -30,25 +32,34 @@ def study():
     return study_from_dict(tiny_study.study("data"))
 
 
-def write_shapes(folder: Path, study: Study, arms: tuple[str, ...], /, **parts: Any) -> Path:
+def timing(median: float, *, ceiling: float, width: int, length: int, batch: int) -> ShapeTiming:
+    base = ArmTiming(step_seconds=1.0, outliers=0, ratios={})
+    arm = replace(base, ratios={"step": ratio(median)}, ceiling=ceiling, at_most=0.08)
+    shape = Shape(width=width, length=length, batch=batch)
+    return ShapeTiming(shape=shape, layers=2, rounds=64, stopped_by="precision", arms={"baseline": base, ARM: arm})
+
+
+def write_shapes(folder: Path, study: Study, /, **parts: Any) -> Path:
     """A saving that grows with the width towards the ceiling."""
-    points = [
-        {
-            "width": width,
-            "length": length,
-            "batch": batch,
-            "arm": arm,
-            "ratio": ratio(1 - 0.05 * math.log2(width) / 10),
-            "ceiling": 0.055 * math.log2(width) / 10,
-            "at_most": 0.08,
-        }
-        for arm in arms
-        for width in (128, 256, 512)
-        for length, batch in ((32, 8), (128, 32))
-    ]
-    spec = {name: resolve_cell(study, Cell(arm=name, seed=study.seeds[0])).to_dict() for name in study.arms}
-    content = {"format": 1, "study": study.name, "against": study.compare.baseline, "points": points, "spec": spec}
-    write_json(folder / "bench-shapes.json", {**content, **parts})
+    found = Shapes(
+        study=study.name,
+        against=study.compare.baseline,
+        seed=0,
+        precision=0.01,
+        seconds=60.0,
+        stopped="done",
+        points=tuple(
+            timing(1 - 0.005 * doublings, ceiling=0.0055 * doublings, width=2**doublings, length=length, batch=batch)
+            for doublings in (7, 8, 9)
+            for length, batch in ((32, 8), (128, 32))
+        ),
+        excluded=(),
+        spec={name: resolve_cell(study, Cell(arm=name, seed=study.seeds[0])) for name in study.arms},
+        system=LOAD,
+        warnings=(),
+        provenance=PROVENANCE,
+    )
+    SHAPES_FILE.write(folder, replace(found, **parts))
     return folder
 
 
@@ -70,7 +81,7 @@ def marks(root):
 
 
 def test_a_mark_for_every_shape(study, tmp_path):
-    path = draw_shapes(study, write_shapes(tmp_path, study, (ARM,)))
+    path = draw_shapes(study, write_shapes(tmp_path, study))
     assert path == tmp_path / "bench-shapes.svg"
     root = parsed(path)
     measured = json.loads((tmp_path / "bench-shapes.json").read_text())["points"]
@@ -80,11 +91,11 @@ def test_a_mark_for_every_shape(study, tmp_path):
 
 
 def test_too_few_rounds_for_an_interval(study, tmp_path):
-    write_shapes(tmp_path, study, (ARM,))
+    write_shapes(tmp_path, study)
 
     def few(data):
         for point in data["points"]:
-            point["ratio"] |= {"low": 0.0, "high": None, "rounds": 2}
+            point["arms"][ARM]["ratios"]["step"] |= {"low": 0.0, "high": None, "rounds": 2}
 
     whole = len(list(parsed(draw_shapes(study, tmp_path)).iter("path")))
     edited(tmp_path, few, name="bench-shapes.json")
@@ -94,7 +105,7 @@ def test_too_few_rounds_for_an_interval(study, tmp_path):
 
 
 def test_the_same_numbers_are_the_same_bytes(study, tmp_path):
-    write_shapes(tmp_path, study, (ARM,))
+    write_shapes(tmp_path, study)
     first = draw_shapes(study, tmp_path).read_bytes()
     assert draw_shapes(study, tmp_path).read_bytes() == first
 
@@ -109,7 +120,7 @@ def test_the_same_numbers_are_the_same_bytes(study, tmp_path):
         ("recipe/compile", True, "recipe.compile: was True, is False"),
         ("recipe/gradient_checkpointing", True, "recipe.gradient_checkpointing: was True"),
         ("recipe/batch/accumulate", 4, "recipe.batch.accumulate: was 4, is 1"),
-        ("recipe/data/tokenizer", {"vocab": 300}, "recipe.data.tokenizer"),
+        ("recipe/data/tokenizer/vocab", 400, "recipe.data.tokenizer.vocab: was 400, is 300"),
         ("recipe/batch/size", 8, None),  # a shape has its own
         ("recipe/data/max_length", 512, None),
         ("recipe/optimizer/lr", 1.0, None),
@@ -125,7 +136,7 @@ def test_shapes_of_a_study_that_was_changed_since_are_refused(study, tmp_path, a
             inner = inner[part]
         inner[last] = value
 
-    edited(write_shapes(tmp_path, study, (ARM,)), change, name=SHAPES)
+    edited(write_shapes(tmp_path, study), change, name=SHAPES_FILE.name)
     if message is None:
         assert draw_shapes(study, tmp_path).exists()
         return
@@ -136,38 +147,30 @@ def test_shapes_of_a_study_that_was_changed_since_are_refused(study, tmp_path, a
 
 def test_shapes_of_another_study_are_refused(study, tmp_path):
     with pytest.raises(StudyError, match="another study, x"):
-        draw_shapes(study, write_shapes(tmp_path, study, (ARM,), study="x"))
+        draw_shapes(study, write_shapes(tmp_path, study, study="x"))
     with pytest.raises(StudyError, match="measured against oelm-freeze; the study compares with baseline"):
-        draw_shapes(study, write_shapes(tmp_path, study, (ARM,), against=ARM))
+        draw_shapes(study, write_shapes(tmp_path, study, against=ARM))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: "{half", "cannot be read"),
-        (lambda text: text.replace('"format": 1', '"format": 2'), "has format 2"),
+        (lambda text: "{half", "is damaged"),
+        (lambda text: text.replace('"format": 2', '"format": 3'), "has format 3"),
         (lambda text: text.replace('"spec": {', '"made": {'), "spec"),
-        (
-            lambda text: text.replace('"spec": {"baseline"', '"spec": {"other"').replace(
-                f'"{ARM}": {{', '"another": {'
-            ),
-            "spec of arm",
-        ),
-        (lambda text: text.replace('"width": 128', '"width": -1', 1), "points.0.width"),
+        (lambda text: text.replace('"spec": {"baseline"', '"spec": {"other"'), "spec of arm 'baseline'"),
+        (lambda text: text.replace('"width": 128', '"width": -1', 1), "points.0.shape.width"),
     ],
 )
 def test_a_damaged_file_is_one_message(study, tmp_path, change, message):
-    path = write_shapes(tmp_path, study, (ARM,)) / SHAPES
+    path = write_shapes(tmp_path, study) / SHAPES_FILE.name
     path.write_text(change(json.dumps(json.loads(path.read_text()))))
     with pytest.raises(CellError, match=message):
         draw_shapes(study, tmp_path)
 
 
 def test_more_shapes_than_can_be_told_apart_are_counted(study):
-    ratio = ShapeRatio(median=0.97, low=0.96, high=0.98)
-    points = [
-        ShapePoint(width=64, length=length, batch=8, arm=ARM, ratio=ratio, ceiling=0.04) for length in range(1, 15)
-    ]
+    points = [timing(0.97, ceiling=0.04, width=64, length=length, batch=8) for length in range(1, 15)]
     svg, caption = plot_shapes(study, points)
     assert svg.count(">oelm-freeze, width 64, ") + svg.count('"oelm-freeze, width 64, ') >= 11
     assert "Not drawn for lack of space: 3 more." in caption

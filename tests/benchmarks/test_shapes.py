@@ -1,7 +1,6 @@
 """Shapes: the grid, that every shape is what it says, and that nothing that was measured is lost."""
 
 import itertools
-import json
 import os
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import tiny_study
-from oelm.bench import memory
+from oelm.bench import memory_budget
 from oelm.data.batches import BatchSampler, collate
 from oelm.data.tokenize import Examples, Windows
 from oelm.errors import Stopped, StudyError
@@ -33,7 +32,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 with pytest.MonkeyPatch.context() as patch:  # not for longer: its names are not for the other tests
     patch.syspath_prepend(BENCHMARKS)
     import shapes
-    from shapes import Shape, bench_shapes, parse_sizes, random_rows, shape_grid
+    from shapes import SHAPES_FILE, Shape, bench_shapes, parse_sizes, random_rows, shape_grid
 
 SIZES = st.lists(st.integers(1, 10**6), min_size=1, max_size=4)
 OWN = Shape(width=128, length=32, batch=8)
@@ -156,7 +155,7 @@ def measured(study, tmp_path, **options):
 
 
 def kept(tmp_path):
-    return json.loads((tmp_path / "tiny" / "bench-shapes.json").read_text())
+    return SHAPES_FILE.read(tmp_path / "tiny")
 
 
 @pytest.mark.slow
@@ -225,19 +224,15 @@ def test_models_of_others(family, kind, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_file(study, tmp_path):
     found = measured(study, tmp_path, lengths=[4])
-    data = kept(tmp_path)
-    assert data == json.loads(json.dumps(found.to_dict()))
-    assert (data["format"], data["study"], data["against"], data["stopped"]) == (1, "tiny", "baseline", "done")
-    assert [(one["width"], one["length"], one["batch"], one["arm"]) for one in data["points"]] == [
-        (32, 4, 2, "oelm-freeze"),
-        (64, 4, 2, "oelm-freeze"),
-    ]
-    for one in data["points"]:
-        assert one["step_seconds"] == {"baseline": 3.0, "oelm-freeze": 3.0}
-        assert one["ratio"]["low"] <= one["ratio"]["median"] <= one["ratio"]["high"]
-    assert data["spec"]["oelm-freeze"]["treatment"]["freeze"] == "qk"
-    assert {"cores", "others"} <= set(data["system"])
-    assert data["provenance"]["versions"]
+    assert kept(tmp_path) == found
+    assert (found.study, found.against, found.stopped) == ("tiny", "baseline", "done")
+    assert [point.shape for point in found.points] == [Shape(width=width, length=4, batch=2) for width in (32, 64)]
+    for point in found.points:
+        assert {name: arm.step_seconds for name, arm in point.arms.items()} == {"baseline": 3.0, "oelm-freeze": 3.0}
+        assert list(point.compared) == ["oelm-freeze"]
+    assert found.spec["oelm-freeze"].treatment.freeze == "qk"
+    assert found.system.cores > 0
+    assert found.provenance.versions
     told = str(found)
     assert "2 shapes of 2 layers" in told
     assert "of what can be saved" in told
@@ -275,14 +270,14 @@ def test_bad_input(study, tmp_path, options, told):
 
 @pytest.mark.slow
 def test_what_does_not_fit_is_left_out_before_it_is_built(study, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 10 * 2**20)
+    monkeypatch.setattr(memory_budget, "free_bytes", lambda device: 10 * 2**20)
     found = measured(study, tmp_path, widths=[32, 512], lengths=[4])
     assert [point.shape.width for point in found.points] == [32]
-    ((shape, why),) = found.excluded
-    assert shape.width == 512
-    assert "free" in why
-    assert kept(tmp_path)["excluded"] == [{"width": 512, "length": 4, "batch": 2, "why": why}]
-    assert f"excluded: {shape}" in str(found)
+    (excluded,) = found.excluded
+    assert excluded.shape == Shape(width=512, length=4, batch=2)
+    assert "free" in excluded.why
+    assert kept(tmp_path) == found
+    assert f"excluded: {excluded.shape}" in str(found)
     assert found.stopped == "done"
 
 
@@ -299,7 +294,7 @@ def test_what_turns_out_not_to_fit_is_left_out(study, tmp_path, monkeypatch, err
     monkeypatch.setattr(shapes.Stepper, "time_steps", full)
     found = measured(study, tmp_path, lengths=[4])
     assert [point.shape.width for point in found.points] == [64]
-    assert "memory" in found.excluded[0][1]
+    assert "memory" in found.excluded[0].why
 
 
 @pytest.mark.slow
@@ -337,7 +332,7 @@ def test_what_has_no_time_left_is_left_out(study, tmp_path, monkeypatch):
     monkeypatch.setattr(shapes, "run_interleaved", slow)
     found = measured(study, tmp_path, budget=5000)
     assert len(late) == len(found.points) == 1
-    assert {why for _, why in found.excluded} == {"no time was left for it"}
+    assert {one.why for one in found.excluded} == {"no time was left for it"}
     assert len(found.excluded) == 3
 
 
@@ -365,9 +360,9 @@ class Impatient(Progress):
 @pytest.mark.parametrize(("round", "ends"), [(3, ["precision", "interrupted"]), (None, ["precision"])])
 def test_ctrl_c_keeps_what_was_measured(study, tmp_path, round, ends):
     found = measured(study, tmp_path, progress=Impatient(2, round))
-    assert found.stopped == kept(tmp_path)["stopped"] == "interrupted"
+    assert found.stopped == kept(tmp_path).stopped == "interrupted"
     assert [point.stopped_by for point in found.points] == ends
-    assert len(kept(tmp_path)["points"]) == len(ends)
+    assert len(kept(tmp_path).points) == len(ends)
     assert "interrupted" in str(found)
 
 
@@ -390,8 +385,7 @@ def test_a_failure_keeps_the_shapes_before_it(study, tmp_path, monkeypatch):
     monkeypatch.setattr(shapes.Stepper, "time_steps", fails)
     with pytest.raises(RuntimeError, match="wrong shape"):
         measured(study, tmp_path)
-    data = kept(tmp_path)
-    assert (data["stopped"], len(data["points"])) == ("interrupted", 2)
+    assert (kept(tmp_path).stopped, len(kept(tmp_path).points)) == ("interrupted", 2)
 
 
 # -- the command ---------------------------------------------------------------------------------------------------

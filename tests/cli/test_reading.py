@@ -5,12 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from made_runs import make_runs, study_of
+from made_runs import make_runs, replace_at, study_of
 from oelm.cli.main import main
 
 pytestmark = pytest.mark.slow
@@ -65,7 +64,7 @@ def clean(tmp_path_factory):
 @pytest.fixture(scope="module")
 def unfair(tmp_path_factory):
     def other(cell, record):
-        return replace(record, start={**record.start, "weights": cell.arm})
+        return replace_at(record, "start.weights", cell.arm)
 
     return make_runs(tmp_path_factory.mktemp("unfair"), study_of(seeds=[0, 1]), change=other, **SMALL)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import tiny_study
+from made_runs import make_runs, study_of
 from oelm.cli.main import main
 from oelm.errors import LaunchError, StudyError
 from oelm.launch.backends.base import Backend, LocalBackend, RemoteBackend
@@ -175,7 +176,7 @@ def test_what_fits_is_submitted_without_a_word(elsewhere, tmp_path):
     study_run = open_run(load_study(tiny_study.make(tmp_path)), out=tmp_path / "runs", arms=["baseline"], seeds=[0])
     job = submit_study(study_run, elsewhere, log=pytest.fail)
     assert job.cells == ("baseline/seed-0",)
-    assert json.loads((tmp_path / "runs/tiny/jobs.jsonl").read_text())["options"]["given"] == {}
+    assert json.loads((tmp_path / "runs/tiny/jobs.jsonl").read_text())["given"] == {}
 
 
 def test_stopping_and_status_do_not_need_a_backend_that_is_gone(elsewhere, tmp_path, monkeypatch):
@@ -188,3 +189,11 @@ def test_stopping_and_status_do_not_need_a_backend_that_is_gone(elsewhere, tmp_p
     assert messages == []
     assert len(request_stop(select_cells(Path("runs"), ["all"]))) == 4
     assert Path("runs/tiny/baseline/seed-0/stop").exists()
+
+
+def test_only_cells_at_or_below_a_folder_are_meant(tmp_path):
+    runs = make_runs(tmp_path / "runs", study_of(seeds=[0, 1]), examples=20, steps=5)
+    assert len(select_cells(tmp_path / "runs", ["all"])) == 6
+    assert [one.cell for one in select_cells(runs / "baseline", ["all"])] == ["baseline/seed-0", "baseline/seed-1"]
+    (one,) = list_status(runs / "baseline" / "seed-1")
+    assert (one.study, one.cell, one.state) == ("made", "baseline/seed-1", "done")

@@ -7,6 +7,7 @@ import transformers
 
 import oelm
 import tiny_study
+from oelm.runs.record import ProcessStats
 from running import environment, run, start, steps_of, until
 from together import check_same, make
 
@@ -36,20 +37,20 @@ def test_two_processes_do_what_one_does_with_half_of_it_each(tmp_path, env):
     one, two = (tmp_path / out / "tiny" / "oelm-freeze" / "seed-0" for out in ("one", "two"))
     check_same(one, two)
     alone, record = oelm.read_record(one), oelm.read_record(two)
-    assert alone.provenance["processes"] == {"number": 1}, "one has nobody to share with"
-    for when in ("start", "final"):
-        for what in ("entropy", "logit_spread"):
-            assert alone.heads[when][what] == pytest.approx(record.heads[when][what], rel=1e-3)
-        for mine, other in zip(alone.heads[when]["norm"]["q"], record.heads[when]["norm"]["q"], strict=True):
-            assert mine == pytest.approx(other, rel=1e-4)
+    assert alone.processes == ProcessStats(number=1), "one has nobody to share with"
+    for mine, other in ((alone.start.heads, record.start.heads), (alone.heads, record.heads)):
+        assert mine.entropy == pytest.approx(other.entropy, rel=1e-3)
+        assert mine.logit_spread == pytest.approx(other.logit_spread, rel=1e-3)
+        for ours, theirs in zip(mine.norm["q"], other.norm["q"], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-4)
     assert alone.audits == record.audits
-    assert all(audit["passed"] for audit in record.audits)
-    counts, told = record.counts, record.provenance["processes"]
-    assert counts["frozen"] == 3 * 2 * 32 * (32 + 1), "queries and keys of fused matrices, not their values"
-    assert (told["number"], told["parallel"]) == (2, "fsdp")
-    whole, kept = told["whole_bytes"], told["held_bytes"]
-    assert whole["weights"] == 4 * counts["total"]
-    assert whole["gradients"] == whole["weights"] - 4 * counts["frozen"] < whole["weights"]
+    assert all(audit.passed for audit in record.audits)
+    counts, told = record.counts, record.processes
+    assert counts.frozen == 3 * 2 * 32 * (32 + 1), "queries and keys of fused matrices, not their values"
+    assert (told.number, told.parallel) == (2, "fsdp")
+    whole, kept = told.whole_bytes, told.held_bytes
+    assert whole["weights"] == 4 * counts.total
+    assert whole["gradients"] == whole["weights"] - 4 * counts.frozen < whole["weights"]
     assert 0 < whole["optimizer"] - 2 * whole["gradients"] < 400, "two moments, and the number of steps of each tensor"
     for kind, of_it in kept.items():
         assert of_it == pytest.approx(whole[kind] / 2, rel=0.02), kind
@@ -75,7 +76,7 @@ def test_a_cell_goes_on_however_many_train_it(tmp_path, env):
     done = run(*words, env=env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     check_same(tmp_path / "whole" / "tiny" / "oelm-freeze" / "seed-0", cell)
-    starts = [start["step"] for start in oelm.read_record(cell).provenance["starts"]]
+    starts = [launch.step for launch in oelm.read_record(cell).launches]
     assert len(starts) == 3
     assert starts == sorted(set(starts))
 

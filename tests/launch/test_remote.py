@@ -27,7 +27,7 @@ from oelm.launch.backends.ssh.backend import SshBackend
 from oelm.launch.backends.ssh.fetch import fetch_records
 from oelm.launch.backends.ssh.host import run_remote, says_disk_full, ssh_host
 from oelm.launch.backends.ssh.options import SshOptions
-from oelm.launch.backends.ssh.remote import fetch_status, stop_remote, stream_log
+from oelm.launch.backends.ssh.remote import RemoteRun, fetch_status, stop_remote, stream_log
 from oelm.launch.backends.ssh.upload import Package, find_project, sync_project
 from oelm.launch.backends.ssh.venv import ensure_venv
 from oelm.launch.study_run import open_run, write_study
@@ -117,7 +117,7 @@ def test_a_study_goes_on_alone_is_stopped_goes_on_and_comes_back_with_the_same_b
     assert job.on == sshd.address(there)
 
     def row(job):
-        return next(row for row in fetch_status(job, cluster) if row["cell"] == name)
+        return next(row for row in fetch_status(job, cluster) if row.cell == name)
 
     sshd.stop()
     with pytest.raises(LaunchError, match=r"127\.0\.0\.1 cannot be reached"):
@@ -130,19 +130,19 @@ def test_a_study_goes_on_alone_is_stopped_goes_on_and_comes_back_with_the_same_b
     steps = there / "runs/tiny" / name / "steps.jsonl"
     eventually(lambda: steps.exists() and steps.stat().st_size)
     running = row(job)
-    assert (running["state"], running["where"], running["steps"]) == ("running", job.on, 400)
+    assert (running.state, running.where, running.steps) == ("running", job.on, 400)
     capfd.readouterr()
     assert stream_log(job, name, follow=False, cluster=cluster) == 0
     assert "400" in capfd.readouterr().out
     stop_remote(job, ["all"], cluster)
     eventually(lambda: not is_alive(job.facts["pid"]))
-    assert row(job)["state"] == "stopped"
+    assert row(job).state == "stopped"
     assert fetch_records(job, out=out, models=False, cluster=cluster, log=pytest.fail) == 0
     assert 0 < len(losses(out / "tiny" / name)) < 400
 
     again = start(study, **part)
     eventually(lambda: not is_alive(again.facts["pid"]))
-    assert row(again)["state"] == "done", (there / "runs/tiny/run.log").read_text()
+    assert row(again).state == "done", (there / "runs/tiny/run.log").read_text()
     for _ in range(2):  # twice is once
         assert fetch_records(again, out=out, models=False, cluster=cluster, log=pytest.fail) == 1
     carried = json.loads((there / "runs/tiny/study.json").read_text())
@@ -152,8 +152,8 @@ def test_a_study_goes_on_alone_is_stopped_goes_on_and_comes_back_with_the_same_b
     here, local = out / "tiny" / name, tmp_path / "local/tiny" / name
     one, other = oelm.read_record(here), oelm.read_record(local)
     assert one.status == other.status == "done"
-    assert (one.report, one.evaluations, one.start) == (other.report, other.evaluations, other.start)
-    assert len(one.provenance["starts"]) == 2
+    assert (one.test, one.evaluations, one.start) == (other.test, other.evaluations, other.start)
+    assert len(one.launches) == 2
     assert losses(here) == losses(local)
     assert parquet.read_table(here / "predictions.parquet") == parquet.read_table(local / "predictions.parquet")
     assert not {"checkpoints", "lease", "stop"} & {path.name for path in here.iterdir()}
@@ -449,11 +449,18 @@ def test_an_environment_is_made_once(sshd, there, tmp_path, monkeypatch):
 # -- fetching ------------------------------------------------------------------------------------------------------
 
 
+def job_in(folder: Path, *, on: str) -> Job:
+    """The job of a study that has run in a folder there."""
+    here = str(folder.parent)
+    run = RemoteRun(study="made", folder=here, runs=str(folder), cwd=here, venv=f"{here}/.venv", pid="1")
+    return Job(on=on, cells=(), facts=run.to_facts())
+
+
 @pytest.fixture
 def made(sshd, tmp_path):
     """A study that has run there, as a job."""
     folder = make_runs(tmp_path / "there", study_of(seeds=[0, 1]), examples=50, steps=10)
-    return Job(on=sshd.address(tmp_path / "there"), cells=(), facts={"study": "made", "runs": str(folder)})
+    return job_in(folder, on=sshd.address(tmp_path / "there"))
 
 
 def test_fetching_brings_everything_but_what_belongs_there(made, cluster, tmp_path):
@@ -482,7 +489,7 @@ def test_arms_may_have_the_names_of_files(sshd, cluster, tmp_path):
     }
     study = study_of(arms=names, seeds=[0], compare={"baseline": "model", "metric": "accuracy"})
     folder = make_runs(tmp_path / "there", study, examples=20, steps=10)
-    job = Job(on=sshd.address(tmp_path / "there"), cells=(), facts={"study": "made", "runs": str(folder)})
+    job = job_in(folder, on=sshd.address(tmp_path / "there"))
     for models in (False, True):
         assert fetch_records(job, out=tmp_path / f"runs-{models}", models=models, cluster=cluster, log=pytest.fail) == 3
 

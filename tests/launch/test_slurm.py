@@ -15,7 +15,7 @@ from oelm.launch.backends.slurm.options import SlurmOptions
 from oelm.launch.backends.slurm.queue import SlurmTask, cancel, states, submit
 from oelm.launch.backends.slurm.script import Submission
 from oelm.runs.jobs import Job, append_job
-from oelm.runs.layout import STUDY, write_json
+from oelm.runs.layout import STUDY
 from oelm.runs.status import read_state
 from oelm.study.load import load_study
 from running import run_cell
@@ -45,7 +45,7 @@ def place(tmp_path, monkeypatch):
 def launch(study: Path, *stages: list[str], cluster: Cluster | None = None, **options):
     folder = study.parent / "runs" / "tiny"
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / STUDY, load_study(study).to_dict())
+    (folder / STUDY).write_text(json.dumps(load_study(study).to_dict()))
     given = Submission(
         name="tiny",
         study=Path("runs/tiny/study.json"),
@@ -56,7 +56,7 @@ def launch(study: Path, *stages: list[str], cluster: Cluster | None = None, **op
         workdir=study.parent,
     )
     tasks = submit(given, stages)
-    return Job(on="slurm", cells=tuple(tasks), options={"given": options}, facts=tasks)
+    return Job(on="slurm", cells=tuple(tasks), given=options, facts=tasks)
 
 
 def finished(study: Path, *cells: str) -> bool:
@@ -78,7 +78,7 @@ def bits(folder: Path):
     losses = [json.loads(line)["loss"] for line in (folder / "steps.jsonl").read_text().splitlines()]
     record = oelm.read_record(folder)
     (weights,) = (folder / "model").glob("*.safetensors")
-    return record.report, record.evaluations, losses, weights.read_bytes()
+    return record.test, record.evaluations, losses, weights.read_bytes()
 
 
 def run_here(study: Path, *cells: str) -> None:
@@ -150,7 +150,7 @@ def test_a_cell_that_is_warned_preempted_or_loses_its_node_goes_on_to_the_same_b
     slurm.ask("sbatch", "--partition=urgent", "--nodelist=n2", "--exclusive", "--output=/dev/null", "--wrap=true")
     run_here(study, disturbed, moved)
     assert wait_for(lambda: finished(study, disturbed, moved), seconds=180), output(study) + slurm.log()
-    starts = {cell: oelm.read_record(place / "runs" / "tiny" / cell).provenance["starts"] for cell in CELLS[:2]}
+    starts = {cell: oelm.read_record(place / "runs" / "tiny" / cell).launches for cell in CELLS[:2]}
     assert len(starts[disturbed]) == 3, starts
     assert len(starts[moved]) in (2, 3), "it was on n2 again, or on its way there, when that was wanted"
     assert all(same_bits(study, cell) for cell in (disturbed, moved))

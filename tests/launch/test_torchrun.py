@@ -32,10 +32,10 @@ def test_two_processes_do_what_one_does(tmp_path, env):
     cells = [tmp_path / out / "tiny" / "oelm-freeze" / "seed-0" for out in ("one", "two")]
     check_same(*cells)
     record = oelm.read_record(cells[1])
-    said = record.provenance["processes"]
-    assert said["number"] == 2
-    assert said["spared_bytes"] == 4 * record.counts["frozen"] > 0
-    assert said["reduced_bytes"] == 4 * record.counts["trainable"], "and nothing for what is frozen"
+    said = record.processes
+    assert said.number == 2
+    assert said.spared_bytes == 4 * record.counts.frozen > 0
+    assert said.reduced_bytes == 4 * record.counts.trainable, "and nothing for what is frozen"
     assert not list((tmp_path / "two").rglob(".store*")), "the file by which they met is gone"
 
 
@@ -69,9 +69,9 @@ def test_a_language_model_that_gives_layers_back(tmp_path, env):
     assert "has no record" not in said
     done = run("resume", "two", env=env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    starts = oelm.read_record(two).provenance["starts"]
-    assert starts[1]["step"] >= 30
-    assert [one["processes"] for one in starts] == [2, 2]
+    starts = oelm.read_record(two).launches
+    assert starts[1].step >= 30
+    assert [one.processes for one in starts] == [2, 2]
     check_same(one, two)
 
 
@@ -142,9 +142,9 @@ def test_two_agents_stop_go_on_and_listen_on_loopback_alone(tmp_path, env):
     assert seen, "the processes talk to each other somewhere"
     assert [address for address in seen if not is_loopback(address)] == []
     check_same(tmp_path / "one" / "tiny" / "oelm-freeze" / "seed-0", cell)
-    starts = oelm.read_record(cell).provenance["starts"]
+    starts = oelm.read_record(cell).launches
     assert len(starts) == 2
-    assert starts[1]["step"] >= 10
+    assert starts[1].step >= 10
 
 
 def test_a_cell_that_others_hold_is_waited_for(tmp_path, env):
@@ -158,7 +158,7 @@ def test_a_cell_that_others_hold_is_waited_for(tmp_path, env):
     first.communicate(timeout=240)
     assert (first.returncode, second.returncode) == (0, 0), said
     assert "waiting for cells that others run: baseline/seed-0 (process" in said
-    assert len(oelm.read_record(cell).provenance["starts"]) == 1
+    assert len(oelm.read_record(cell).launches) == 1
 
 
 def backend(**given):

@@ -53,7 +53,7 @@ def test_two_at_once_give_the_same_bits_as_one_after_the_other(tmp_path, env):
     assert not [
         path for path in (tmp_path / "two").rglob("*") if path.is_file() and secret.encode() in path.read_bytes()
     ]
-    assert oelm.read_record(tmp_path / "two/tiny/baseline/seed-0").provenance["environment"]["OMP_NUM_THREADS"] == "1"
+    assert oelm.read_record(tmp_path / "two/tiny/baseline/seed-0").provenance.environment["OMP_NUM_THREADS"] == "1"
     assert "oelm-freeze - baseline, by seed" in two.stdout
     for cell in CELLS[::2]:
         assert bits_of(tmp_path / "one" / "tiny" / cell) == bits_of(tmp_path / "two" / "tiny" / cell)
@@ -70,7 +70,7 @@ def test_a_cell_that_is_killed_does_not_stop_the_others_and_goes_on_later(tmp_pa
     victim = tmp_path / "runs/tiny/baseline/seed-0"
     compared = start("run", study, "--seed", 0, "--workers", 2, env=env, cwd=tmp_path)
     until(lambda: any((victim / "checkpoints").glob("step-*")), what="a checkpoint")
-    os.kill(holder_of(victim).pid, signal.SIGKILL)
+    os.kill(holder_of(victim).identity.pid, signal.SIGKILL)
     _, said = compared.communicate(timeout=300)
     assert compared.returncode == 1, said
     assert "baseline/seed-0 was ended by signal 9 and has no record" in said
@@ -78,7 +78,7 @@ def test_a_cell_that_is_killed_does_not_stop_the_others_and_goes_on_later(tmp_pa
     assert read_state(tmp_path / "runs/tiny/oelm-freeze/seed-0") == "done"
     again = run("resume", "runs", env=env, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert "goes on from step " in (victim / "log.txt").read_text()
+    assert "resumes from step " in (victim / "log.txt").read_text()
     assert len(steps_of(victim)) == 150
 
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from made_bench import write_bench
-from made_runs import STUDY, make_runs, study_of
+from made_runs import STUDY, make_runs, replace_at, score, study_of
 from oelm.analysis.results import Results, read_results
+from oelm.facts import AttentionStats
 from oelm.report.blocks import Content
 from oelm.report.write import build_content
+from oelm.runs.record import Failure
 
 HOSTILE = "<script>window.hacked=1</script> $x$ `code` *bold* | cell #panic(1) &amp;"
 ARMS = {
@@ -67,24 +69,20 @@ def lively(cell, record):
     random = np.random.default_rng([cell.seed, len(cell.arm)])
 
     def heads(deviation):
-        return {
-            "norm": {role: [[5.0] * 4] * 3 for role in "qk"},
-            "deviation": {role: (deviation * (1 + random.random((3, 4)))).tolist() for role in "qk"},
-            "logit_spread": [1.0] * 3,
-            "entropy": [None, *(3 - random.random(2)).tolist()],
-        }
+        return AttentionStats(
+            norm=dict.fromkeys("qk", ((5.0,) * 4,) * 3),
+            deviation={role: (deviation * (1 + random.random((3, 4)))).tolist() for role in "qk"},
+            logit_spread=(1.0,) * 3,
+            entropy=(None, *(3 - random.random(2)).tolist()),
+        )
 
-    final = record.report["final"]["splits"]["validation"]["accuracy"]
-    evaluations = [
-        {"step": row["step"], "loss": row["loss"], "accuracy": round(1000 * final * (1 - 0.2 / row["step"])) / 1000}
-        for row in record.evaluations
-    ]
-    return replace(
-        record,
-        evaluations=evaluations,
-        heads={"start": heads(1e-6 if cell.arm == "oelm-freeze" else 0.8), "final": heads(0.9)},
-        provenance=record.provenance | {"host": HOSTILE},
-    )
+    evaluations = []
+    for row in record.evaluations:
+        accuracy = round(1000 * record.value("accuracy") * (1 - 0.2 / row.step)) / 1000
+        evaluations.append(replace(row, metrics={"loss": row.metrics["loss"], "accuracy": accuracy}))
+    record = replace_at(record, "start.heads", heads(1e-6 if cell.arm == "oelm-freeze" else 0.8))
+    record = replace_at(record, "provenance.host", HOSTILE)
+    return replace(record, evaluations=tuple(evaluations), heads=heads(0.9))
 
 
 @pytest.fixture(scope="session")
@@ -108,13 +106,12 @@ def bad_runs(tmp_path):
 
     def change(cell, record):
         if cell.arm == "freeze-only" and cell.seed == 0:
-            nothing = {"step": 100, "splits": {"validation": {"loss": 0.5}}}
-            return replace(record, report={"final": nothing, "best": nothing})
+            return score(record, loss=0.5)
         if cell.arm == "freeze-only" and cell.seed == 1:
-            number = {"step": 100, "splits": {"validation": {"accuracy": float("nan"), "loss": 0.5}}}
-            return replace(record, report={"final": number, "best": number})
+            return score(record, accuracy=float("nan"), loss=0.5)
         if cell.arm == "freeze-only" and cell.seed == 2:
-            return replace(record, status="diverged", report={}, error={"what": f"the loss is NaN {HOSTILE}"})
+            error = Failure(what=f"the loss is NaN {HOSTILE}", traceback=None)
+            return replace(record, status="diverged", test={}, error=error)
         return None if cell.arm == "freeze-only" and cell.seed == 3 else record
 
     folder = make_runs(tmp_path, change=change)
@@ -124,8 +121,7 @@ def bad_runs(tmp_path):
     (place / "seed-1" / "record.json").write_text(json.dumps(newer | {"format": 99}))
     for name in ("record.json", "cell.json"):
         other = json.loads((place / "seed-2" / name).read_text())
-        where = other["spec"] if name == "record.json" else other
-        where["study"] = "another <b>study</b>"
+        other["spec"]["study"] = "another <b>study</b>"
         (place / "seed-2" / name).write_text(json.dumps(other))
     (place / "seed-3" / "record.json").unlink()
     (place / "seed-4" / "predictions.parquet").write_bytes(b"PAR1 not really")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import oelm.report
-from made_runs import STUDY, make_runs, study_of
+from made_runs import STUDY, make_runs, replace_at, study_of
 from oelm.analysis.results import read_results
 from oelm.errors import CellError
 from oelm.report.blocks import Folded, Table
@@ -126,7 +126,7 @@ def test_identical_arms_are_no_evidence(tmp_path):
     first = folder / "baseline" / "seed-0"
     for place in folder.glob("*/seed-*"):
         record = json.loads((place / "record.json").read_text())
-        record["report"] = json.loads((first / "record.json").read_text())["report"]
+        record["test"] = json.loads((first / "record.json").read_text())["test"]
         (place / "record.json").write_text(json.dumps(record))
         (place / "predictions.parquet").write_bytes((first / "predictions.parquet").read_bytes())
     content = build_content(read_results(folder))
@@ -209,8 +209,7 @@ def test_a_study_that_retests_nothing_says_so(tmp_path):
 
 def test_found_differences_are_marked(tmp_path):
     def change(cell, record):
-        slower = record.provenance | {"threads": 1 if cell.arm == "oelm-freeze" else 2}
-        return replace(record, provenance=slower)
+        return replace_at(record, "provenance.threads", 1 if cell.arm == "oelm-freeze" else 2)
 
     content = build_content(read_results(make_runs(tmp_path, change=change)))
     (table,) = tables(section(content, "differences").blocks)
@@ -228,7 +227,7 @@ def test_nothing_is_dropped_in_silence(bad_runs):
     assert reasons["freeze-only/seed-1"] == "its accuracy is not a number (nan)"
     assert reasons["freeze-only/seed-2"].startswith("diverged: the loss is NaN")
     assert reasons["freeze-only"] == "no record of these seeds: 3"
-    assert "cannot be read" in reasons["oelm-freeze/seed-0"]
+    assert "is damaged" in reasons["oelm-freeze/seed-0"]
     assert "format 99" in reasons["oelm-freeze/seed-1"]
     assert "another study, another <b>study</b>" in reasons["oelm-freeze/seed-2"]
     assert "not finished" in reasons["oelm-freeze/seed-3"]
@@ -258,11 +257,12 @@ def test_a_thousand_cells(tmp_path):
             place.mkdir(parents=True)
             record = json.loads(json.dumps(kept["record.json"]))
             record["spec"]["seed"] = seed
-            record["start"]["batches"] = record["start"]["weights"] = str(seed)
-            for model in record["report"].values():
+            record["batches"] = record["start"]["weights"] = str(seed)
+            for model in record["test"].values():
                 model["splits"]["validation"] = {"accuracy": (150 + (seed * 7 + len(arm)) % 20) / 200}
             (place / "record.json").write_text(json.dumps(record))
-            (place / "cell.json").write_text(json.dumps(kept["cell.json"] | {"seed": seed}))
+            kept["cell.json"]["spec"]["seed"] = seed
+            (place / "cell.json").write_text(json.dumps(kept["cell.json"]))
     (folder / "study.json").write_text(json.dumps(study.to_dict()))
     results = read_results(folder)
     assert len(results.records) == 1000

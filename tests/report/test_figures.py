@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,16 @@ from hypothesis import strategies as st
 
 import oelm.report
 from made_bench import ratio, write_bench
-from made_runs import make_runs, study_of
+from made_runs import make_runs, score, study_of
 from oelm.analysis.results import read_results
+from oelm.facts import AttentionStats
 from oelm.format import format_number
 from oelm.message import Text
 from oelm.report.figures.convergence import MOST_POINTS, convergence
 from oelm.report.figures.plot import Plot, thinned
 from oelm.report.figures.svg import INK, PALETTE, drawing, for_page, for_paper, styles
 from oelm.report.sections.figures import figures_section
+from oelm.runs.record import ValidationScore
 from oelm.text.messages import untranslated
 
 pytestmark = pytest.mark.slow
@@ -112,10 +115,9 @@ def test_no_global_figure():
 
 def test_what_there_is_nothing_of_is_not_drawn_and_says_why(tmp_path):
     study = study_of(arms={"baseline": {"init": "keep", "freeze": "none"}, "a": {"init": "keep", "freeze": "qk"}})
-    nothing = {"step": 100, "splits": {"validation": {}}}
 
     def change(cell, record):
-        return replace(record, evaluations=[], report={"final": nothing, "best": nothing}, counts={})
+        return replace(score(record), evaluations=(), counts=None)
 
     folder = make_runs(tmp_path, study, change=change)
     for path in folder.rglob("steps.jsonl"):
@@ -133,11 +135,11 @@ def test_one_seed_is_drawn_without_intervals(tmp_path):
     assert not any("nan" in (one.svg or "") for one in found.values())
 
 
-def test_damaged_measurements_of_heads_are_passed_over(tmp_path):
-    broken = [{"start": 1}, {"start": {"deviation": {"q": [["x"]], "k": [[1.0]]}}}, {"final": {"entropy": "much"}}]
+def test_heads_that_were_measured_in_part_are_not_drawn(tmp_path):
+    nothing = AttentionStats(norm={}, deviation={"q": ((),), "k": ()}, logit_spread=(None,), entropy=(None, math.nan))
 
     def change(cell, record):
-        return replace(record, heads=broken[cell.seed % 3])
+        return replace(record, heads=(None, nothing)[cell.seed % 2])
 
     found = {one.name: one for one in figures_section(read_results(make_runs(tmp_path, change=change)))}
     assert found["heads"].svg is None
@@ -262,14 +264,18 @@ def test_thinned_curves_keep_their_ends(length, most):
         assert (kept[0], kept[-1]) == (0, length - 1)
 
 
+def score_at(step, **metrics):
+    return ValidationScore(step=step, metrics=metrics)
+
+
 def test_convergence_is_to_what_every_arm_reaches(tmp_path):
     curves = {"baseline": [0.5, 0.7, 0.9], "freeze-only": [0.6, 0.8, 0.79], "oelm-freeze": [0.2, 0.75, 0.85]}
 
     def change(cell, record):
-        rows = [{"step": 20 * (k + 1), "accuracy": v} for k, v in enumerate(curves[cell.arm])]
+        rows = [score_at(20 * (k + 1), accuracy=v) for k, v in enumerate(curves[cell.arm])]
         if cell.seed == 1 and cell.arm == "oelm-freeze":
-            rows[2]["accuracy"] = 0.76  # this one never gets there, its arm's mean does
-        return replace(record, evaluations=rows)
+            rows[2] = score_at(60, accuracy=0.76)  # this one never gets there, its arm's mean does
+        return replace(record, evaluations=tuple(rows))
 
     results = read_results(make_runs(tmp_path, study_of(seeds=[0, 1]), change=change))
     found = convergence(results)
@@ -288,8 +294,8 @@ def test_lower_is_better_turns_the_target_around(tmp_path):
     losses = {"baseline": [0.9, 0.4], "freeze-only": [0.6, 0.5], "oelm-freeze": [0.3, 0.2]}
 
     def change(cell, record):
-        rows = [{"step": 50 * (k + 1), "loss": v} for k, v in enumerate(losses[cell.arm])]
-        return replace(record, evaluations=rows)
+        rows = [score_at(50 * (k + 1), loss=v) for k, v in enumerate(losses[cell.arm])]
+        return replace(record, evaluations=tuple(rows))
 
     found = convergence(read_results(make_runs(tmp_path, study, change=change)))
     assert found.target == 0.5

@@ -1,10 +1,11 @@
 """Times that were measured in turns, in the report: beside those of whole trainings, with all that was around them."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
-from made_bench import edited, ratio, write_bench
+from made_bench import LOAD, edited, ratio, write_bench
 from made_runs import TEXT, make_runs, make_text_runs, study_of, text_study_of
 from oelm.analysis.results import read_results
 from oelm.report.blocks import Bullets, Prose, Table
@@ -89,11 +90,13 @@ def test_the_circumstances_are_told(made, small):
         assert part in told
     assert "the time was used up" in prose(times_of(small(stopped_by="budget")))
     assert "It was interrupted" in prose(times_of(small(stopped_by="interrupted")))
-    apart = times_of(small(apart="it was asked for"))
-    assert "Every visit was a process of its own: it was asked for." in prose(apart)
-    assert "每次轮到一组都用一个单独的进程" in prose(apart, "zh")
-    assert "memory together" not in prose(apart)
-    assert "Cores" not in prose(times_of(small(system={})))
+    isolated = times_of(small(isolated="it was asked for"))
+    assert "Every block of steps was a process of its own: it was asked for." in prose(isolated)
+    assert "每次轮到一组都用一个单独的进程" in prose(isolated, "zh")
+    assert "memory together" not in prose(isolated)
+    unknown = prose(times_of(small(system=replace(LOAD, load=None, others=None))))
+    assert "Load average" not in unknown
+    assert "Other processes" not in unknown
 
 
 def test_one_round_is_one(tmp_path):
@@ -157,7 +160,7 @@ def test_above_the_ceiling_it_is_an_issue(small):
 
 
 def test_the_bench_warns_in_its_own_words_once(small):
-    warnings = ["SPEEDUP-ABOVE-CEILING: oelm-freeze is faster", "other processes used 30 % of the cores meanwhile"]
+    warnings = ("SPEEDUP-ABOVE-CEILING: oelm-freeze is faster", "other processes used 30 % of the cores meanwhile")
     (bullets,) = (one for one in times_of(small(0.7, warnings=warnings)) if isinstance(one, Bullets))
     assert len(bullets.items) == 2, "the issue is not said twice"
     assert bullets.items[1].en == "oelm bench warning: other processes used 30 % of the cores meanwhile"
@@ -166,7 +169,7 @@ def test_the_bench_warns_in_its_own_words_once(small):
 def test_few_rounds_and_no_memory_are_dashes(small):
     def bare(data):
         for arm in data["arms"].values():
-            arm["memory"] = {}
+            arm["memory"] = None
 
     (times,) = rows(times_of(small(ratio(0.95, rounds=3), change=bare)))
     assert times["oelm-freeze"]["Of baseline's time [95 % interval]"] == "0.9500 [\u2013]"
@@ -233,4 +236,4 @@ def test_the_paper_has_the_section(made, lang):
 
 
 def test_the_paper_can_be_set(small):
-    assert render_pdf(small(0.7, warnings=["#panic(1) $x$"])).startswith(b"%PDF-")
+    assert render_pdf(small(0.7, warnings=("#panic(1) $x$",))).startswith(b"%PDF-")

@@ -8,13 +8,15 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from oelm.errors import CellError
 from oelm.runs import lease as leases
-from oelm.runs.layout import CELL_SPEC, read_json, write_json
+from oelm.runs.files import FileType
+from oelm.runs.layout import CELL
 from oelm.runs.lease import STOP, LeaseLost, acquire, holder_of
 from oelm.runs.status import read_state
 
@@ -44,6 +46,20 @@ def held(tmp_path):
         process.kill()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    by: str
+
+
+NOTE = FileType("record.json", Note, format=1)
+
+
+def sign(place: Path, **changes: object) -> None:
+    """Change who is said to hold a lease."""
+    file = place / "holder.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
 def take(cell):
     with acquire(cell):
         pass
@@ -53,8 +69,7 @@ def on_another_machine(cell: Path, *, silent: float) -> str:
     """Make the lease of a cell one of a process on another machine, which was silent for so long."""
     with acquire(cell) as own:
         place = cell / "lease" / own.staging.name
-        told = read_json(place / "holder.json")
-        write_json(place / "holder.json", {**told, "machine": "another", "host": "far", "pid": 1, "job": None})
+        sign(place, machine="another", host="far", pid=1, job=None)
         (cell / "lease").rename(cell / "kept")
     (cell / "kept").rename(cell / "lease")
     then = time.time() - silent
@@ -67,17 +82,17 @@ def test_the_second_is_told_who_holds_the_cell(held):
     cell, process = held
     with pytest.raises(CellError, match=rf"(?s)another process is working on {cell}.*process {process.pid} on "):
         take(cell)
-    assert read_state(cell) == "pending", "it has not begun"
-    write_json(cell / CELL_SPEC, {})
+    assert read_state(cell) == "running", "it prepares its data"
+    (cell / CELL).touch()
     assert read_state(cell) == "running"
     process.kill()
     process.wait()
     assert read_state(cell) == "stopped"
     assert not holder_of(cell).is_alive, "it had no time to clean up"
     with acquire(cell):
-        assert holder_of(cell).pid == os.getpid()
+        assert holder_of(cell).identity.pid == os.getpid()
     assert holder_of(cell) is None
-    assert sorted(path.name for path in cell.iterdir()) == [CELL_SPEC]
+    assert sorted(path.name for path in cell.iterdir()) == [CELL]
 
 
 def test_a_paused_holder_keeps_its_cell(held):
@@ -122,20 +137,19 @@ def test_a_task_that_was_put_back_into_the_queue_takes_over_from_itself(tmp_path
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     cell = tmp_path / "cell"
     token = on_another_machine(cell, silent=0)
-    place = cell / "lease" / token / "holder.json"
-    write_json(place, {**read_json(place), "job": "12_3", "restart_count": 1})
+    place = cell / "lease" / token
+    sign(place, job="12_3", restart_count=1)
     with pytest.raises(CellError, match="job 12_3"):
         take(cell)  # a neighbor in the same job
-    write_json(place, {**read_json(place), "restart_count": 0})
+    sign(place, restart_count=0)
     with acquire(cell):
-        assert holder_of(cell).job == "12_3"
+        assert holder_of(cell).identity.job == "12_3"
 
 
 def replaced(cell: Path) -> None:
     """Another process takes the cell over from us, who live on unaware."""
     token = next((cell / "lease").iterdir())
-    told = read_json(token / "holder.json")
-    write_json(token / "holder.json", {**told, "began": "never"})
+    sign(token, process_start="never")
     code = "import sys; from pathlib import Path; from oelm.runs.lease import _acquire; _acquire(Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(cell)], check=True)
 
@@ -144,14 +158,14 @@ def test_who_was_replaced_cannot_write(tmp_path):
     """It wakes up at the worst moment: everything is made, and only the last rename is to come."""
     cell = tmp_path / "cell"
     with acquire(cell) as own:
-        own.write_json("record.json", {"by": "me"})
+        own.write(NOTE, Note(by="me"))
         log = own.rewrite("steps.jsonl", "one\n")
         made = own.staging / "model"
         made.mkdir()
         (made / "weights").write_text("mine")
         replaced(cell)
         attempts = (
-            lambda: own.write_json("record.json", {"by": "a ghost"}),
+            lambda: own.write(NOTE, Note(by="a ghost")),
             lambda: own.rewrite("steps.jsonl", "ghost\n"),
             lambda: own.publish(made, "model"),
             lambda: own.remove(cell / "record.json"),
@@ -164,7 +178,7 @@ def test_who_was_replaced_cannot_write(tmp_path):
         (cell / "steps.jsonl").write_text("one\n")
         log.write("ghost\n")
         log.close()
-    assert read_json(cell / "record.json") == {"by": "me"}
+    assert NOTE.read(cell) == Note(by="me")
     assert (cell / "steps.jsonl").read_text() == "one\n"
     assert not (cell / "model").exists()
     assert holder_of(cell) is not None, "it has not let go of what is another's"
@@ -198,17 +212,17 @@ def test_a_sign_of_life(tmp_path, monkeypatch):
 KILLED_AS_SUCCESSOR = """
 import os, signal, sys
 from pathlib import Path
-from oelm.runs import lease
+from oelm.runs import files, lease
 
 written = []
 
-def kill_at_the_second(path, data):
+def kill_at_the_second(path, text):
     written.append(path)
     if len(written) == 2:  # the first is its own, before; this one would be that of the one it has replaced
         os.kill(os.getpid(), signal.SIGKILL)
-    keep(path, data)
+    keep(path, text)
 
-keep, lease.write_json = lease.write_json, kill_at_the_second
+keep, files.write_text = files.write_text, kill_at_the_second
 with lease.acquire(Path(sys.argv[1])):
     pass
 """
@@ -221,8 +235,8 @@ def test_a_successor_that_is_killed_before_it_has_signed_is_followed_at_once(hel
     killed = subprocess.run([sys.executable, "-c", KILLED_AS_SUCCESSOR, str(cell)])
     assert killed.returncode == -signal.SIGKILL
     (place,) = (cell / "lease").iterdir()
-    assert read_json(place / "holder.json")["token"] != place.name
-    assert holder_of(cell).pid != process.pid
+    assert json.loads((place / "holder.json").read_text())["token"] != place.name
+    assert holder_of(cell).identity.pid != process.pid
     take(cell)
     assert not list(cell.iterdir()), "nothing is left of any of them"
 
@@ -231,20 +245,26 @@ RACER = """
 import json, os, random, sys, time
 from pathlib import Path
 from oelm.errors import CellError
+from dataclasses import dataclass
+from oelm.runs.files import FileType
 from oelm.runs.lease import acquire
-from oelm.runs.layout import read_json
 
+@dataclass
+class Note:
+    by: str
+
+NOTE = FileType("record.json", Note, format=1)
 root, me = Path(sys.argv[1]), sys.argv[2]
 choose = random.Random(me)
 cells = [root / f"cell-{number}" for number in range(int(sys.argv[3]))]
 while True:
-    open_ = [cell for cell in cells if read_json(cell / "record.json") is None]
+    open_ = [cell for cell in cells if NOTE.read(cell) is None]
     if not open_:
         break
     cell = choose.choice(open_)
     try:
         with acquire(cell) as lease:
-            if read_json(cell / "record.json") is not None:
+            if NOTE.read(cell) is not None:
                 continue
             inside = cell / f"inside-{os.getpid()}"
             inside.touch()
@@ -267,7 +287,7 @@ while True:
             made.mkdir(exist_ok=True)
             (made / "weights").write_text("final" * 2000)
             lease.publish(made, "checkpoint")
-            lease.write_json("record.json", {"by": me, "pid": os.getpid(), "text": "x" * 50_000})
+            lease.write(NOTE, Note(by="x" * 50_000))
             with (root / "done.txt").open("a") as file:
                 file.write(f"{cell.name}\\n")
             inside.unlink()
@@ -299,8 +319,7 @@ def test_many_processes_race_for_the_same_cells_and_are_killed_at_random(tmp_pat
     done = (tmp_path / "done.txt").read_text().split()
     for place in range(number):
         cell = tmp_path / f"cell-{place}"
-        record = read_json(cell / "record.json")
-        assert len(record["text"]) == 50_000
+        assert NOTE.read(cell).by == "x" * 50_000
         steps = (cell / "steps.jsonl").read_text().split()
         assert steps == [str(step) for step in range(40)], "each once, in order"
         assert (cell / "checkpoint" / "weights").read_text() == "final" * 2000

@@ -5,32 +5,26 @@ import math
 import mmap
 import subprocess
 import sys
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from made_runs import made_record
 from oelm.errors import CellError, OelmError
 from oelm.runs.layout import RECORD
 from oelm.runs.lease import acquire
 from oelm.runs.provenance import collect_provenance, peak_memory, reset_peak_memory
-from oelm.runs.record import FORMAT, Record, read_record, write_record
+from oelm.runs.record import RECORD_FILE, ModelScores, Record, ValidationScore, read_record, write_record
+from oelm.study.cells import Cell
 from oelm.version import __version__
 
-GOOD = Record(
-    status="done",
-    spec={"seed": 0, "arm": "baseline"},
-    start={"weights": "ab"},
-    data={"sizes": {"train": 3}},
-    counts={"total": 5},
-    evaluations=[{"step": 1, "loss": math.inf}],
-    report={"final": {"step": 2, "splits": {"validation": {"accuracy": 0.5}, "other": {"accuracy": 0.1}}}},
-    lr=[[0, 1e-4]],
-    seconds={"training": 1.5},
-    peak_memory={"process": 1, "gpu": None},
-    audits=[],
-    provenance={},
+GOOD = replace(
+    made_record(Cell(arm="baseline", seed=0), {"accuracy": 0.5}),
+    evaluations=(ValidationScore(step=1, metrics={"loss": math.inf}),),
+    test={"final": ModelScores(step=2, splits={"validation": {"accuracy": 0.5}, "other": {"accuracy": 0.1}})},
 )
 
 
@@ -39,7 +33,7 @@ def test_read_as_written(tmp_path):
     with acquire(tmp_path) as lease:
         write_record(lease, GOOD)
     assert read_record(tmp_path) == GOOD
-    assert json.loads((tmp_path / RECORD).read_text())["format"] == FORMAT
+    assert json.loads((tmp_path / RECORD).read_text())["format"] == RECORD_FILE.format
 
 
 def test_a_value_is_that_of_the_first_reported_split():
@@ -51,14 +45,17 @@ def test_a_value_is_that_of_the_first_reported_split():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"format": FORMAT + 1}, "pip install --upgrade oelm"),
+        ({"format": RECORD_FILE.format + 1}, "pip install --upgrade oelm"),
+        ({"format": RECORD_FILE.format - 1}, "the oelm that wrote it"),
         ({"format": None}, "it has no format number"),
-        ({"status": "perfect"}, "'status' is missing or of another kind"),
-        ({"lr": {}}, "'lr' is missing or of another kind"),
-        ({"report": None}, "'report' is missing or of another kind"),
-        ({"error": "text"}, "'error' is missing or of another kind"),
-        ({"report": {"final": 5}}, "'report' is missing or of another kind"),
-        ({"report": {"final": {"splits": {"test": None}}}}, "'report' is missing or of another kind"),
+        ({"status": "perfect"}, "status: Input should be 'done'"),
+        ({"lr": {}}, "lr: Input should be a valid array"),
+        ({"test": None}, "test: Input should be an object"),
+        ({"error": "text"}, "error: Input should be an object"),
+        ({"test": {"final": 5}}, "test.final: Input should be an object"),
+        ({"test": {"last": {"step": 1, "splits": {}}}}, "test.last"),
+        ({"test": {"final": {"step": 1, "splits": {"test": None}}}}, "test.final.splits.test"),
+        ({"peak_memory": {"process": "much", "gpu": None}}, "peak_memory.process"),
         ({"more": 1}, "more"),
     ],
 )
@@ -85,7 +82,7 @@ FIELDS = [*Record.__annotations__, "format", "another"]
     st.binary(max_size=40)
     | JSON.map(lambda data: json.dumps(data).encode())
     | st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=2).map(
-        lambda change: json.dumps({"format": FORMAT, **GOOD.__dict__, **change}).encode()
+        lambda change: json.dumps({**json.loads(RECORD_FILE.dumps(GOOD)), **change}).encode()
     )
 )
 def test_any_bytes(tmp_path, content):
@@ -99,7 +96,7 @@ def test_any_bytes(tmp_path, content):
 
 
 def test_provenance_is_plain_data():
-    found = json.loads(json.dumps(collect_provenance()))
+    found = json.loads(json.dumps(asdict(collect_provenance())))
     assert found["oelm"] == __version__
     assert found["versions"]["torch"] is not None
     assert found["threads"] == torch.get_num_threads()
@@ -115,13 +112,13 @@ def test_reading_needs_no_torch():
 
 def test_peak_memory_is_measured_anew():
     reset_peak_memory()
-    before = peak_memory()["process"]
+    before = peak_memory().process
     # Memory that goes back to the system at once, whatever was done here before with freed memory.
     with mmap.mmap(-1, 100_000_000) as block:
         for page in range(0, len(block), mmap.PAGESIZE):
             block[page] = 1  # written to, not only asked for
-        with_block = peak_memory()["process"]
+        with_block = peak_memory().process
     assert with_block - before > 90_000_000
     reset_peak_memory()
-    after = peak_memory()["process"]
+    after = peak_memory().process
     assert after < with_block - 50_000_000

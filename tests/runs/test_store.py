@@ -1,4 +1,4 @@
-"""Store and standing: files appear whole or not at all, and the folder of a cell says where it stands."""
+"""Files and status: files appear whole or not at all, and the folder of a cell says where it stands."""
 
 import contextlib
 import json
@@ -6,25 +6,22 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from made_runs import made_record
 from oelm.errors import CellError, DiskError, OelmError
-from oelm.runs.layout import (
-    CELL_SPEC,
-    RECORD,
-    STEPS,
-    find_cell_folders,
-    read_json,
-    write_json,
-    write_text,
-    writing,
-)
+from oelm.runs.cell_start import CELL_FILE, StartedCell, read_cell
+from oelm.runs.files import FileType, write_text, writing
+from oelm.runs.layout import CELL, RECORD, STEPS, find_cell_folders
 from oelm.runs.lease import acquire, holder_of
+from oelm.runs.record import RECORD_FILE
 from oelm.runs.status import read_state, read_status
+from oelm.study.cells import Cell
 
 
 def hold(cell):
@@ -37,62 +34,116 @@ def test_statuses(tmp_path):
     assert read_state(cell) == "pending"
     cell.mkdir()
     assert read_state(cell) == "pending"
-    write_json(cell / CELL_SPEC, {})
+    record = made_record(Cell(arm="baseline", seed=0), {"accuracy": 0.5})
+    CELL_FILE.write(cell, StartedCell(spec=record.spec, start=record.start))
     assert read_state(cell) == "stopped"
+    with acquire(cell):
+        assert read_state(cell) == "running"
     for status in ("done", "failed", "diverged", "audit-failed", "stopped"):
-        write_json(cell / RECORD, {"status": status})
+        RECORD_FILE.write(cell, replace(record, status=status))
         assert read_state(cell) == status
-    write_json(cell / RECORD, {"status": "perfect"})
-    with pytest.raises(CellError, match=r"(?s)record.json is damaged.*'perfect'"):
+    RECORD_FILE.write(cell, replace(record, status="perfect"))
+    with pytest.raises(CellError, match=r"(?s)record.json is damaged.*status"):
         read_state(cell)
+
+
+def test_a_cell_that_prepares_its_data_is_running(tmp_path):
+    with acquire(tmp_path):
+        assert read_state(tmp_path) == read_status(tmp_path, study="a", cell="b").state == "running"
 
 
 def test_cells_below_a_folder(tmp_path):
     for name in ("b/seed-0", "a/seed-1", "a/tune/x=1/seed-9"):
         (tmp_path / name).mkdir(parents=True)
-        write_json(tmp_path / name / CELL_SPEC, {})
+        (tmp_path / name / CELL).touch()
     assert find_cell_folders(tmp_path) == [tmp_path / name for name in ("a/seed-1", "a/tune/x=1/seed-9", "b/seed-0")]
     assert find_cell_folders(tmp_path / "a" / "seed-1") == [tmp_path / "a" / "seed-1"]
 
 
 WRITES_FOR_EVER = """
 import itertools, pathlib, sys
-from oelm.runs.layout import write_json
+from oelm.runs.files import write_text
 for number in itertools.count(1):
-    write_json(pathlib.Path(sys.argv[1]), {"number": number, "text": "x" * 100_000, "again": number})
+    text = '{"format": 3, "number": %d, "text": "%s", "again": %d}' % (number, "x" * 100_000, number)
+    write_text(pathlib.Path(sys.argv[1]), text)
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class Numbers:
+    number: int
+    text: str = ""
+    again: int = 0
+
+
+NUMBERS = FileType("numbers.json", Numbers, format=3)
+
+
 def test_a_reader_never_sees_a_part(tmp_path):
-    path = tmp_path / "data.json"
-    write_json(path, {"number": 0, "text": "", "again": 0})
-    writer = subprocess.Popen([sys.executable, "-c", WRITES_FOR_EVER, str(path)])
+    NUMBERS.write(tmp_path, Numbers(number=0))
+    writer = subprocess.Popen([sys.executable, "-c", WRITES_FOR_EVER, str(tmp_path / NUMBERS.name)])
     seen = set()
     try:
         while len(seen) < 30:
             assert writer.poll() is None
-            data = read_json(path)
-            assert data["number"] == data["again"]
-            seen.add(data["number"])
+            data = NUMBERS.read(tmp_path)
+            assert data.number == data.again
+            seen.add(data.number)
     finally:
         writer.kill()
         writer.wait()
-    assert read_json(path)["number"] >= max(seen)
+    assert NUMBERS.read(tmp_path).number >= max(seen)
 
 
 def test_what_cannot_be_written_leaves_what_was_there(tmp_path):
-    write_json(tmp_path / "a.json", {"old": 1})
+    NUMBERS.write(tmp_path, Numbers(number=1))
     with pytest.raises(TypeError):
-        write_json(tmp_path / "a.json", {"new": object()})
-    assert read_json(tmp_path / "a.json") == {"old": 1}
+        NUMBERS.write(tmp_path, Numbers(number=object()))
+    assert NUMBERS.read(tmp_path) == Numbers(number=1)
     with pytest.raises(UnicodeEncodeError):
-        write_text(tmp_path / "a.json", "\ud800")
-    assert read_json(tmp_path / "a.json") == {"old": 1}
-    assert [path.name for path in tmp_path.iterdir()] == ["a.json"], "nothing half-written is left"
+        write_text(tmp_path / NUMBERS.name, "\ud800")
+    assert NUMBERS.read(tmp_path) == Numbers(number=1)
+    assert [path.name for path in tmp_path.iterdir()] == [NUMBERS.name], "nothing half-written is left"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "JSONDecodeError"),
+        ("[]", "no format number"),
+        ('{"format": true, "number": 1}', "no format number"),
+        ('{"format": 2, "number": 1}', "has format 2; this oelm reads format 3"),
+        ('{"format": 4, "number": 1}', "pip install --upgrade oelm"),
+        ('{"format": 3}', "number: Field required"),
+        ('{"format": 3, "number": "1"}', "number: Input should be a valid integer"),
+        ('{"format": 3, "number": 1, "more": 1}', "more: Unexpected"),
+    ],
+)
+def test_what_is_not_this_file_is_refused_with_its_reason(tmp_path, text, why):
+    (tmp_path / NUMBERS.name).write_text(text)
+    with pytest.raises(CellError, match=f"(?s)numbers.json .*{why}"):
+        NUMBERS.read(tmp_path)
+
+
+def test_bytes_that_are_no_text_are_replaced_and_the_rest_is_read(tmp_path):
+    """The name of a file in another encoding, as Python has it."""
+    file = FileType("numbers.json", Numbers, format=3, has_checksum=True)
+    file.write(tmp_path, Numbers(number=1, text="caf\udce9"))
+    assert file.read(tmp_path) == Numbers(number=1, text="caf?")
+
+
+def test_a_checksum_notices_a_single_digit(tmp_path):
+    sealed = FileType("numbers.json", Numbers, format=3, has_checksum=True)
+    sealed.write(tmp_path, Numbers(number=41))
+    assert sealed.read(tmp_path) == Numbers(number=41)
+    path = tmp_path / sealed.name
+    path.write_text(path.read_text().replace("41", "42"))
+    with pytest.raises(CellError, match=r"(?s)is damaged.*its checksum does not match"):
+        sealed.read(tmp_path)
 
 
 def test_a_file_has_the_usual_permissions(tmp_path):
-    write_json(tmp_path / "a.json", {})
+    write_text(tmp_path / "a.json", "")
     (tmp_path / "usual").touch()
     assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == stat.S_IMODE((tmp_path / "usual").stat().st_mode)
 
@@ -115,7 +166,7 @@ def test_no_permission(tmp_path):
 def test_a_full_disk():
     if not os.access("/dev/full", os.W_OK):
         pytest.skip("there is no /dev/full")
-    with pytest.raises(DiskError, match=r"(?s)the disk is full at some.*give the same command"), writing(Path("some")):
+    with pytest.raises(DiskError, match=r"(?s)the disk is full at some.*rerun the same command"), writing(Path("some")):
         Path("/dev/full").write_text("x")
 
 
@@ -132,12 +183,12 @@ JSON = st.recursive(
 @given(st.binary(max_size=40) | JSON.map(lambda data: json.dumps(data).encode()) | st.just(b"[" * 100_000))
 def test_any_bytes_as_any_file(tmp_path, content):
     holder = tmp_path / "lease" / "token" / "holder.json"
-    for name in (RECORD, CELL_SPEC, STEPS, holder):
+    for name in (RECORD, CELL, STEPS, holder):
         (tmp_path / name).unlink(missing_ok=True)
     holder.parent.mkdir(parents=True, exist_ok=True)
-    for file in (CELL_SPEC, STEPS, RECORD, holder):
+    for file in (CELL, STEPS, RECORD, holder):
         (tmp_path / file).write_bytes(content)
-        for look in (read_json, read_state, holder_of):
+        for look in (read_cell, read_state, holder_of):
             with contextlib.suppress(OelmError):
-                look(tmp_path / CELL_SPEC if look is read_json else tmp_path)
+                look(tmp_path)
         assert read_status(tmp_path, study="a", cell="b").cell == "b"

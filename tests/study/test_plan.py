@@ -1,6 +1,7 @@
 """Plan: which cells a study has, in which order, and what each is made with."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_a_cell_is_made_with_changes_and_tuned_settings(study):
     tuned = resolve_cell(study, Cell(arm="c", seed=3), tuned=(("batch.size", 8),))
     assert (tuned.recipe.batch.size, tuned.recipe.schedule.warmup, tuned.recipe.optimizer.lr) == (8, 0.1, 1e-4)
     assert resolve_cell(study, Cell(arm="b", seed=3)).recipe == study.recipe
-    assert made.to_dict()["tuning"] == dict(first.point)
+    assert made.tuning == dict(first.point)
 
 
 def test_a_part_of_a_study(study):
@@ -90,14 +91,14 @@ def test_differences_are_all_that_differs(study):
 
 def test_what_changed_since_a_cell_was_started(study):
     cell = Cell(arm="c", seed=3)
-    before = json.loads(json.dumps(resolve_cell(study, cell).to_dict()))
-    assert describe_changes(before, resolve_cell(study, cell).to_dict()) == []
+    before = asdict(resolve_cell(study, cell))
+    assert describe_changes(before, asdict(resolve_cell(study, cell))) == []
 
     def with_recipe(**parts):
         raw = json.loads(json.dumps(STUDY))
         for name, fields in parts.items():
             raw["recipe"][name] = raw["recipe"].get(name, {}) | fields
-        return resolve_cell(study_from_dict(raw), cell).to_dict()
+        return asdict(resolve_cell(study_from_dict(raw), cell))
 
     assert describe_changes(before, with_recipe(checkpoint={"every": 7}, data={"path": "elsewhere"})) == []
     assert describe_changes(before, with_recipe(optimizer={"lr": 2e-4})) == [

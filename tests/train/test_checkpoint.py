@@ -1,6 +1,9 @@
 """Checkpoint: what is read is what was written, and a damaged one falls back to the one before."""
 
+import errno
 import json
+import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from torch import nn
 
 from oelm.runs.layout import CHECKPOINTS
 from oelm.runs.lease import acquire
+from oelm.runs.train_state import BestScore, CheckpointState, TrainState
 from oelm.train.checkpoint import (
     latest_checkpoint,
     load_optimizer_,
@@ -33,14 +37,18 @@ def newest(folder):
 
 def save(folder, step, **more):
     tensors = {"model": {"w": torch.full((3,), float(step))}, "best": {"w": torch.zeros(2)}}
-    write(folder, step=step, state={"at": step}, tensors=tensors, **more)
+    write(folder, state_at(step), tensors, **more)
 
 
-def write(folder, **checkpoint):
+def state_at(step, **parts):
+    return CheckpointState(train=TrainState(step=step, **parts), frozen={}, scaler=None, groups=(), tensors={})
+
+
+def write(folder, state, tensors, **more):
     """As whoever holds the cell that the folder of checkpoints is in."""
     assert folder.name == CHECKPOINTS
     with acquire(folder.parent) as lease:
-        save_checkpoint(lease, **checkpoint)
+        save_checkpoint(lease, state, tensors, **more)
 
 
 def latest(folder):
@@ -79,9 +87,12 @@ def trained(seed, steps, state=None):
 def test_a_training_goes_on_with_the_same_bits(folder):
     model, optimizer = trained(0, range(4))
     tensors = {"model": weights_of(model), "optimizer": optimizer_tensors(model, optimizer)}
-    write(folder, step=4, state={"seen": [1.5, None, "é"]}, tensors=tensors)
+    history = {"batches": "é", "seconds": {"training": 1.5}, "best": BestScore(step=3, value=math.nan)}
+    write(folder, state_at(4, **history), tensors)
     found, logged = latest(folder)
-    assert (found.step, found.state, logged) == (4, {"seen": [1.5, None, "é"]}, [])
+    assert (found.step, found.state.train.batches, logged) == (4, "é", [])
+    assert found.state.train.seconds == {"training": 1.5}
+    assert math.isnan(found.state.train.best.value)
     resumed, _ = trained(9, range(4, 8), found)
     whole, _ = trained(0, range(8))
     for name, value in whole.state_dict().items():
@@ -166,6 +177,19 @@ def test_a_damaged_one_falls_back_and_tells(folder, name, damage):
     assert (folder / "damaged-step-0000002").is_dir(), "put aside, not deleted"
 
 
+def test_one_that_cannot_be_read_at_the_moment_is_not_damaged(folder, monkeypatch):
+    save(folder, 1)
+
+    def too_many(path):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", too_many)
+        with pytest.raises(OSError, match="Too many"):
+            latest(folder)
+    assert latest(folder)[0].step == 1
+
+
 def test_all_damaged_is_none(folder):
     for step in (1, 2):
         save(folder, step)
@@ -181,7 +205,7 @@ def test_all_damaged_is_none(folder):
     | st.recursive(
         st.none() | st.integers() | st.text(max_size=3),
         lambda inner: (
-            st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["content", "state_sha256"]), inner)
+            st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["format", "sha256", "train"]), inner)
         ),
     ).map(lambda data: json.dumps(data).encode())
 )
@@ -196,6 +220,6 @@ def test_a_partial_one_is_not_seen(folder):
     (folder / "step-0000001").rename(folder / ".step-0000001.partial")
     assert latest(folder) == (None, [])
     with pytest.raises(TypeError):
-        write(folder, step=1, state={"no": object()}, tensors={})
+        write(folder, state_at(1, batches=object()), {})
     assert [path.name for path in folder.iterdir()] == [".step-0000001.partial"]
     assert list(folder.parent.iterdir()) == [folder], "nothing is left of what could not be written"

@@ -82,9 +82,9 @@ def test_examples(batch_size):
     means = np.array([split.tokens[a:b].mean() for a, b in zip(split.offsets[:-1], split.offsets[1:], strict=True)])
     logits = np.stack([np.ones(7), means], axis=1)
     loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(7), split.labels]
-    assert measured.predictions["loss"] == pytest.approx(loss, rel=1e-5)
-    assert measured.predictions["prediction"].tolist() == (means > 1).astype(int).tolist()
-    assert measured.predictions["row"].tolist() == split.rows.tolist()
+    assert measured.predictions.loss == pytest.approx(loss, rel=1e-5)
+    assert measured.predictions.prediction.tolist() == (means > 1).astype(int).tolist()
+    assert measured.predictions.row.tolist() == split.rows.tolist()
     assert measured.metrics["loss"] == pytest.approx(loss.mean(), rel=1e-5)
     assert measured.metrics["accuracy"] == ((means > 1) == split.labels).mean()
     assert ticks[-1] == (7, 7)
@@ -105,8 +105,8 @@ def test_windows():
     split = Windows(tokens=np.arange(22, dtype=np.uint16) % 8, length=4)
     measured = evaluate(Objective(Uniform()), split, task=TEXT, batch_size=2, pad=0, device=CPU)
     assert measured.metrics == pytest.approx({"perplexity": 8, "loss": math.log(8)})
-    assert measured.predictions["loss"] == pytest.approx(np.full(5, 4 * math.log(8)))
-    assert measured.predictions["tokens"].tolist() == [4] * 5
+    assert measured.predictions.loss == pytest.approx(np.full(5, 4 * math.log(8)))
+    assert measured.predictions.tokens.tolist() == [4] * 5
 
 
 def test_a_perplexity_beyond_all_numbers_is_infinite():

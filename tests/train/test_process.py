@@ -104,4 +104,4 @@ def test_a_cell_that_python_starts_has_it_in_its_record(tmp_path):
     env = {name: text for name, text in env.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     subprocess.run([sys.executable, "-c", LIBRARY, study, tmp_path / "runs"], env=env, check=True)
     record = oelm.read_record(tmp_path / "runs" / "tiny" / "baseline" / "seed-0")
-    assert record.provenance["environment"]["OMP_WAIT_POLICY"] == "passive"
+    assert record.provenance.environment["OMP_WAIT_POLICY"] == "passive"

@@ -18,10 +18,10 @@ from pathlib import Path
 import pyarrow.parquet as parquet
 import pytest
 import torch
-import yaml
 
 import oelm
 import tiny_study
+from oelm.runs.cell_start import read_cell
 from oelm.runs.lease import Lease, holder_of, remove_stale, stale_files
 from oelm.runs.status import read_state
 from oelm.study.load import load_study
@@ -88,11 +88,12 @@ def outcome(cell: Path) -> dict[str, object]:
         "status": record.status,
         "steps": [(row["step"], row["loss"], row["lr"], row["grad_norm"]) for row in steps],
         "evaluations": record.evaluations,
-        "report": record.report,
+        "test": record.test,
         "start": record.start,
+        "batches": record.batches,
         "heads": record.heads,
         "lr": record.lr,
-        "audits": [audit["step"] for audit in record.audits],
+        "audits": [audit.step for audit in record.audits],
         "predictions": parquet.read_table(cell / "predictions.parquet").to_pydict(),
         "model": (cell / "model" / "model.safetensors").read_bytes(),
         "left over": left_over(cell),
@@ -158,8 +159,8 @@ def test_killed_anywhere_it_ends_with_the_same_bits(kind, kills, tmp_path, monke
     assert child(study, out, arm="oelm-freeze", kill=None) == 0
     assert read_state(out / cell) == "done"
     assert outcome(out / cell) == outcome(tmp_path / "whole" / cell)
-    assert len(oelm.read_record(out / cell).provenance["starts"]) >= 1
-    assert yaml.safe_load((out / cell / "cell.json").read_text())["arm"] == "oelm-freeze"
+    assert len(oelm.read_record(out / cell).launches) >= 1
+    assert read_cell(out / cell).spec.arm == "oelm-freeze"
 
 
 def test_killed_after_its_record_it_leaves_no_lease(tmp_path, monkeypatch):

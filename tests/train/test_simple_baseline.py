@@ -19,9 +19,11 @@ import tiny_study
 from oelm.data.sources import find_source
 from oelm.data.splits import SplitReader
 from oelm.data.tasks import task_named
-from oelm.data.tokenize import TaskFacts, TokenizedTask, Windows, tokenize_task, train_tokenizer
+from oelm.data.tokenize import TokenizedTask, Windows, tokenize_task, train_tokenizer
 from oelm.errors import CellError, OelmError
-from oelm.runs.simple_baseline import SIMPLE_BASELINE, SimpleBaseline, find_simple_baseline, read_simple_baselines
+from oelm.facts import TaskFacts
+from oelm.runs.layout import SIMPLE_BASELINE
+from oelm.runs.simple_baseline import SimpleBaseline, find_simple_baseline, read_simple_baselines
 from oelm.train import simple_baseline
 from oelm.train.simple_baseline import save_simple_baseline, train_simple_baseline
 
@@ -243,27 +245,31 @@ def test_a_baseline_is_trained_once(tmp_path, monkeypatch):
     prepared, reading = made(SST2, tiny_study.write_data(tmp_path / "data"))
     study = tmp_path / "runs"
     study.mkdir()
-    assert read_simple_baselines(study) == []
+    assert read_simple_baselines(study) == ()
     baseline = save_simple_baseline(study, prepared, reading)
-    assert read_simple_baselines(study) == [baseline]
+    assert read_simple_baselines(study) == (baseline,)
     content = (study / SIMPLE_BASELINE).read_bytes()
     monkeypatch.setattr(simple_baseline, "train_simple_baseline", None)  # it is not made again
     assert save_simple_baseline(study, prepared, reading) == baseline
     assert (study / SIMPLE_BASELINE).read_bytes() == content
 
 
+def facts(data, tokenizer):
+    return TaskFacts(data=data, tokenizer=tokenizer, files={}, sizes={}, cut={})
+
+
 def test_baselines_of_other_data_are_kept_beside(tmp_path):
     one, two = windows_of([1, 2, 3, 1, 2], [1, 2, 3, 1, 2]), windows_of([1, 1, 2, 1, 1], [1, 2, 3, 1, 2])
     two = replace(two, facts=replace(two.facts, tokenizer="other"))
-    kept = [save_simple_baseline(tmp_path, prepared, None) for prepared in (one, two)]
+    kept = tuple(save_simple_baseline(tmp_path, prepared, None) for prepared in (one, two))
     assert read_simple_baselines(tmp_path) == kept
     assert kept[0] != kept[1]
-    assert find_simple_baseline(dict(data="d", tokenizer="t"), kept) == kept[0]
-    assert find_simple_baseline(dict(data="d", tokenizer="other"), kept) == kept[1]
-    assert find_simple_baseline(dict(data="d", tokenizer="third"), kept) is None
-    assert find_simple_baseline(dict(data="e", tokenizer="t"), kept) is None
-    assert find_simple_baseline(dict(), kept) is None
-    assert find_simple_baseline(dict(data="d", tokenizer="third"), [replace(kept[0], tokenizer=None)]) is not None
+    assert find_simple_baseline(facts("d", "t"), kept) == kept[0]
+    assert find_simple_baseline(facts("d", "other"), kept) == kept[1]
+    assert find_simple_baseline(facts("d", "third"), kept) is None
+    assert find_simple_baseline(facts("e", "t"), kept) is None
+    assert find_simple_baseline(None, kept) is None, "a cell that failed before it had data"
+    assert find_simple_baseline(facts("d", "third"), [replace(kept[0], tokenizer=None)]) is not None
 
 
 GOOD = SimpleBaseline(
@@ -281,7 +287,7 @@ GOOD = SimpleBaseline(
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("{", "cannot be read"),
+        ("{", "damaged"),
         ("[]", "damaged"),
         ("{}", "damaged"),
         (json.dumps({"format": 2, "baselines": []}), "pip install --upgrade oelm"),
@@ -312,7 +318,7 @@ def test_whatever_is_read_is_a_baseline(tmp_path, change):
         (found,) = read_simple_baselines(tmp_path)
     except OelmError:
         return
-    find_simple_baseline(dict(data="d"), [found])
+    find_simple_baseline(facts("d", "t"), [found])
 
 
 def test_reading_needs_neither_torch_nor_scikit_learn(tmp_path):

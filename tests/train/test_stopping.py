@@ -58,9 +58,9 @@ def test_a_signal_checkpoints_and_the_cell_goes_on_to_the_same_result(tmp_path, 
         assert read_state(out / CELL) == "stopped"
     assert train(study, out, env).returncode == 0
     one, other = oelm.read_record(tmp_path / "whole" / CELL), oelm.read_record(out / CELL)
-    assert one.report == other.report
+    assert one.test == other.test
     assert one.evaluations == other.evaluations
-    assert len(other.provenance["starts"]) == 4
+    assert len(other.launches) == 4
     losses = [
         [json.loads(line)["loss"] for line in (folder / CELL / "steps.jsonl").read_text().splitlines()]
         for folder in (tmp_path / "whole", out)
@@ -109,13 +109,10 @@ def test_a_full_disk_is_one_message_and_the_last_checkpoint_is_whole(tmp_path, e
     assert "step-0000004\n" in done.stdout, "the first checkpoint is still there, and nothing half-written"
     assert "the disk is full" in done.stderr
     assert "Traceback" not in done.stderr
-    assert "goes on from step 4" in done.stderr
+    assert "resumes from step 4" in done.stderr
     assert "second 0" in done.stdout, done.stderr
     assert train(study, tmp_path / "whole", env).returncode == 0
-    assert (
-        json.loads((tmp_path / "record.json").read_text())["report"]
-        == oelm.read_record(tmp_path / "whole" / CELL).report
-    )
+    assert oelm.read_record(tmp_path).test == oelm.read_record(tmp_path / "whole" / CELL).test
 
 
 def test_no_permission_to_write(tmp_path, env):

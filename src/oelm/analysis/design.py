@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from oelm.study.cells import flatten
 from oelm.study.overrides import apply_overrides
-from oelm.study.schema import WITHOUT_EFFECT, Recipe
+from oelm.study.schema import WITHOUT_EFFECT, ModelConfig, Recipe
 from oelm.study.study import Study, Value
 from oelm.treatment import Treatment
 
@@ -24,7 +23,7 @@ class Side:
 
     name: str
     treatment: Treatment | None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
     """What it was trained with, by dotted path: `optimizer.lr`, `batch.size`, `device`, `commit`, ..."""
     declared: frozenset[str] = frozenset()
     """Paths that the study itself says are changed in this arm."""
@@ -83,7 +82,7 @@ def planned_design(study: Study) -> Design:
         sides=sides,
         against=study.compare.baseline,
         pairs=hypothesis_pairs(study),
-        pretrained=is_pretrained(asdict(study.recipe)),
+        pretrained=is_pretrained(study.recipe.model),
         width=model_width(study.recipe.model.preset),
         same_split=_same_path(study.recipe.data.path),
         min_effect=study.compare.min_effect,
@@ -105,18 +104,13 @@ def hypothesis_pairs(study: Study) -> tuple[tuple[str, str], ...]:
     return tuple(pair for pair in dict.fromkeys(pairs) if pair[1] != study.compare.baseline)
 
 
-def settings_of(recipe: Recipe | Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(recipe: Recipe) -> dict[str, object]:
     """A recipe by dotted path, without what has no effect on a result."""
-    data = asdict(recipe) if isinstance(recipe, Recipe) else recipe
-    return {path: value for path, value in flatten(data).items() if not path.startswith(WITHOUT_EFFECT)}
+    return {path: value for path, value in flatten(asdict(recipe)).items() if not path.startswith(WITHOUT_EFFECT)}
 
 
-def is_pretrained(recipe: Any) -> bool | None:
-    """None of a recipe that does not say."""
-    model = recipe.get("model") if isinstance(recipe, Mapping) else None
-    if not isinstance(model, Mapping):
-        return None
-    return model.get("name") != FROM_SCRATCH and not model.get("from_scratch", False)
+def is_pretrained(model: ModelConfig) -> bool:
+    return model.name != FROM_SCRATCH and not model.from_scratch
 
 
 def _trials(grid: Mapping[str, tuple[Value, ...]], seeds: int) -> int:

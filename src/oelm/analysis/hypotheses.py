@@ -16,7 +16,7 @@ from typing import Any, Literal
 from oelm.analysis.checks.registry import Issue
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds, holm
-from oelm.analysis.stats.step_times import TimedPair, count_rounds, timed_pair
+from oelm.analysis.stats.timed_pairs import TimedPair, count_rounds, timed_pair
 from oelm.analysis.verdicts import ALPHA, compare_arms, issues_of
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any
 
 from oelm.analysis.checks.registry import format_issues
 from oelm.analysis.hypotheses import JudgedHypothesis
@@ -76,8 +75,8 @@ def _remarks(results: Results) -> list[str]:
     for arm in results.arms:
         for seed, record in results.of(arm).items():
             if record.status != "done":
-                first = str((record.error or {}).get("what", "no reason given")).splitlines()
-                lines.append(f"{arm} seed {seed}: {record.status} ({first[0] if first else 'no reason given'})")
+                why = record.error.first_line if record.error is not None else ""
+                lines.append(f"{arm} seed {seed}: {record.status} ({why or 'no reason given'})")
         tuned, overrides = results.tuned(arm), results.study.arms[arm].overrides
         if tuned:
             lines.append(f"{arm}: tuned to {', '.join(f'{path} = {value}' for path, value in tuned.items())}")
@@ -93,7 +92,7 @@ def _remarks(results: Results) -> list[str]:
     return lines
 
 
-def results_as_dict(results: Results) -> dict[str, Any]:
+def results_as_dict(results: Results) -> dict[str, object]:
     """Everything that the table and its remarks are made from, for scripts: numbers, with their sentences as `text`."""
     study = results.study
     metric = study.compare.metric
@@ -124,7 +123,7 @@ def results_as_dict(results: Results) -> dict[str, Any]:
     }
 
 
-def comparison_as_dict(one: Comparison) -> dict[str, Any]:
+def comparison_as_dict(one: Comparison) -> dict[str, object]:
     """A verdict with everything that it rests on."""
     data = {
         "arm": one.arm,
@@ -148,7 +147,7 @@ def comparison_as_dict(one: Comparison) -> dict[str, Any]:
     return finite_or_none(data)  # type: ignore[no-any-return]
 
 
-def _hypothesis_as_dict(one: JudgedHypothesis) -> dict[str, Any]:
+def _hypothesis_as_dict(one: JudgedHypothesis) -> dict[str, object]:
     data = {
         "name": one.hypothesis.name,
         "statement": one.hypothesis.statement,

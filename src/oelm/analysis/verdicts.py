@@ -26,6 +26,7 @@ from oelm.errors import CellError
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric, is_higher_better
 from oelm.runs.predictions import Predictions
+from oelm.runs.record import Which
 from oelm.study.cells import Cell
 
 Verdict = Literal["better", "worse", "equivalent", "inconclusive", "invalid"]
@@ -132,7 +133,7 @@ def corrected(found: Mapping[str, Comparison], *, more: int = 0) -> dict[str, Co
     return {arm: judged.get(arm, one) for arm, one in found.items()}
 
 
-def compare_arms(results: Results, arm: str, *, against: str, metric: str, model: str = "final") -> Comparison:
+def compare_arms(results: Results, arm: str, *, against: str, metric: str, model: Which = "final") -> Comparison:
     """Two arms on any metric, by itself."""
     one, other = (results.values(name, metric, model=model) for name in (arm, against))
     differences = {seed: one[seed] - other[seed] for seed in one if seed in other}
@@ -209,7 +210,7 @@ def _blocking(issue: Issue) -> Issue:
 
 
 def _by_example(
-    results: Results, arm: str, against: str, metric: str, model: str, seeds: list[int]
+    results: Results, arm: str, against: str, metric: str, model: Which, seeds: list[int]
 ) -> tuple[NDArray[np.float64] | None, dict[int, McNemar]]:
     """Differences (seeds, examples) over the seeds in which both arms kept the same examples, and a test of each."""
     rows, tests = [], {}
@@ -228,7 +229,7 @@ def _by_example(
     return np.stack(rows), tests
 
 
-def _kept(results: Results, arm: str, seed: int, model: str) -> Predictions | None:
+def _kept(results: Results, arm: str, seed: int, model: Which) -> Predictions | None:
     try:
         return results.predictions(Cell(arm=arm, seed=seed), model=model)
     except CellError:  # said by the checks

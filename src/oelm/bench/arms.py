@@ -7,20 +7,19 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from oelm.analysis.stats.step_times import PARTS
 from oelm.bench.flops import Ceiling, Work, work_of
 from oelm.bench.interleave import InterleavedTimes, Pair, TimedArmRunner
 from oelm.bench.isolate import IsolatedArm, is_out_of_memory
-from oelm.bench.memory import InsufficientMemory, reason_to_isolate, theoretical_memory
+from oelm.bench.memory import theoretical_memory
+from oelm.bench.memory_budget import InsufficientMemory, reason_to_isolate
 from oelm.bench.ratios import count_outliers, ratio_of
 from oelm.bench.stepper import Stepper
-from oelm.bench.timing import ArmTiming
 from oelm.errors import CellError
+from oelm.runs.bench import PARTS, ArmTiming, MeasuredMemory
 from oelm.study.cells import Cell, resolve_cell
 from oelm.study.study import Study
 from oelm.train.cell import build_loop
@@ -36,8 +35,9 @@ class BenchMeasurement:
     """Of a step of every arm, at the mean length of the batches."""
     device: str
     isolated: str | None = None
+    """Why every block of steps was a process of its own, if it was."""
 
-    def timings(self, against: str, *, seed: int, peaks: Mapping[str, dict[str, Any]]) -> dict[str, ArmTiming]:
+    def timings(self, against: str, *, seed: int, peaks: Mapping[str, MeasuredMemory]) -> dict[str, ArmTiming]:
         """Every arm in units of `against`."""
         work, parts = self.work, {name: self.taken.parts(name) for name in self.work}
         base = parts[against]
@@ -49,7 +49,7 @@ class BenchMeasurement:
                 step_seconds=float(np.median(step)),
                 outliers=count_outliers(step),
                 ratios={},
-                memory=peaks.get(name, {}),
+                memory=peaks.get(name),
             )
             if name != against:
                 ratios = {"step": ratio_of(step, base.sum(-1), seed=seed)}
@@ -75,11 +75,11 @@ class ArmFactory:
     stop: StopRequest
     now: Callable[[], float]
 
-    def measure(self, isolate: bool | None, peaks: dict[str, dict[str, Any]]) -> BenchMeasurement:
+    def measure(self, isolate: bool | None, peaks: Mapping[str, MeasuredMemory]) -> BenchMeasurement:
         """In one process where they fit, as far as that is known; isolated where they do not, or turn out not to."""
         why = "--isolate" if isolate else None
         if isolate is None and peaks:
-            why = reason_to_isolate(list(peaks.values()), device=next(iter(peaks.values()))["device"])
+            why = reason_to_isolate(list(peaks.values()), device=next(iter(peaks.values())).device)
         if why is None:
             try:
                 return self._measure_together(check=isolate is None)
@@ -112,8 +112,7 @@ class ArmFactory:
 
     def _measure_isolated(self, why: str) -> BenchMeasurement:
         self.stop.at_once = False
-        content, seed = self.study.to_dict(), self.study.seeds[0]
-        taken = self.turns({name: IsolatedArm(content, name, seed, stop=self.stop) for name in self.names})
+        taken = self.turns({name: IsolatedArm(self.study, name, stop=self.stop) for name in self.names})
         work, device = {}, ""
         for name in self.names:
             with tempfile.TemporaryDirectory() as folder:
@@ -153,7 +152,7 @@ def _check_memory(loops: list[Loop], number: int) -> None:
     """Whether what the arms that are loaded will still need, and the others, fits into memory by arithmetic."""
     loaded = [theoretical_memory(loop.model, loop.recipe.optimizer) for loop in loops]
     largest = max(loaded, key=lambda memory: memory.parameters + memory.learning)
-    all_arms = [memory.to_dict() for memory in (*loaded, *[largest] * (number - len(loaded)))]
+    all_arms = [*loaded, *[largest] * (number - len(loaded))]
     why = reason_to_isolate(all_arms, device=_device(loops[0]), allocated=sum(memory.parameters for memory in loaded))
     if why is not None:
         raise InsufficientMemory(why)

@@ -15,7 +15,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 import torch
@@ -74,9 +74,6 @@ class Work:
     def __add__(self, other: Self) -> "Work":
         return Work(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(Work)})
 
-    def to_dict(self) -> dict[str, float]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ceiling:
@@ -111,16 +108,6 @@ class Ceiling:
         """
         before, after = (work.products - work.attention for work in (self.baseline, self.treated))
         return (1 - optimizer_share) * _spared(before, after) + optimizer_share * self.optimizer_saving
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "baseline": self.baseline.to_dict(),
-            "treated": self.treated.to_dict(),
-            "saving": self.saving,
-            "linear_saving": self.linear_saving,
-            "optimizer_saving": self.optimizer_saving,
-            "saving_with_optimizer_traffic": self.saving_with_optimizer_traffic(),
-        }
 
 
 def _spared(before: float, after: float) -> float:
@@ -276,17 +263,24 @@ class _Tally:
     def _watch(self, module: nn.Module, hook: Callable[..., None]) -> None:
         self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
 
-    def _hold(self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Tensor) -> None:
+    def _hold(self, module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> None:
         self._seen[module] = (_given(args, kwargs), output)
 
-    def _linear(self, inside: bool, module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def _linear(
+        self, inside: bool, module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Any
+    ) -> None:
         given = _given(args, kwargs)
         for matrix in _matrices(module):
             if given.shape[-1] in matrix.shape:
                 self._map(inside, given, matrix)
 
     def _attend(
-        self, projections: list[Projection], module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any
+        self,
+        projections: list[Projection],
+        module: nn.Module,
+        args: tuple[Tensor, ...],
+        kwargs: dict[str, Tensor],
+        output: Any,
     ) -> None:
         q, k = (projections[0], projections[-1])
         (queried, query), (keyed, key) = (self._seen[getattr(module, each.path)] for each in (q, k))
@@ -297,7 +291,12 @@ class _Tally:
         )
 
     def _multihead(
-        self, inside: bool, module: nn.MultiheadAttention, args: Any, kwargs: dict[str, Any], output: Any
+        self,
+        inside: bool,
+        module: nn.MultiheadAttention,
+        args: tuple[Tensor, ...],
+        kwargs: dict[str, Tensor],
+        output: Any,
     ) -> None:
         """torch's own attention keeps its maps in itself and calls no module for them."""
         given = [*args[:3], *(kwargs[name] for name in ("query", "key", "value")[len(args) :])]
@@ -342,9 +341,8 @@ def _separate(module: nn.MultiheadAttention) -> tuple[Tensor, ...]:
     return module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
 
 
-def _given(args: Any, kwargs: dict[str, Any]) -> Tensor:
-    given: Tensor = args[0] if args else next(iter(kwargs.values()))
-    return given
+def _given(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Tensor:
+    return args[0] if args else next(iter(kwargs.values()))
 
 
 def _layer_of(path: str) -> str:

@@ -11,10 +11,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from oelm.bench.ratios import Ratio, is_look, is_precise_enough, ratio_of
-from oelm.bench.system import SystemMonitor, SystemSample
-from oelm.bench.timing import StopReason
+from oelm.bench.ratios import is_look, is_precise_enough, ratio_of
+from oelm.bench.system import GpuSample, SystemMonitor, SystemSample
 from oelm.errors import Stopped, StudyError
+from oelm.runs.bench import Ratio, StopReason
 from oelm.train.progress import Progress
 from oelm.train.signals import StopRequest
 
@@ -36,8 +36,8 @@ class TimedBlock:
     """Of each step forward, backward and optimizer: (steps, 3)."""
     lengths: tuple[int, ...]
     """Tokens of a row, of every pass."""
-    gpu: dict[str, float] = field(default_factory=dict)
-    """Its clock and temperature at the end, where whoever looks later would see it idle."""
+    gpu: GpuSample | None = None
+    """At the end, where whoever looks later would see it idle."""
 
 
 class TimedArmRunner(Protocol):
@@ -112,7 +112,8 @@ def run_interleaved(
         for name, blocks in seen.items():
             taken.times[name].append([block.seconds for block in blocks])
         taken.lengths += [length for block in seen[order[0]] for length in block.lengths]
-        taken.samples.append(replace(monitor.sample(), **seen[order[-1]][-1].gpu))
+        sample = monitor.sample()
+        taken.samples.append(replace(sample, gpu=seen[order[-1]][-1].gpu or sample.gpu))
         done, taken.seconds = len(taken.samples), now() - began
         progress.on_step(done, loss=math.nan)
         if is_look(done) and all(is_precise_enough(taken.ratio(pair, seed=0), precision) for pair in pairs):

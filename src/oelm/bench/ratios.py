@@ -11,41 +11,18 @@ Shape suffixes: R = rounds, V = visits (timed blocks) of a round, which are two,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_LEVEL = 0.95
+from oelm.runs.bench import LEVEL, Ratio
+
 # Below this, no two of the round ratios hold the true one 95 times in 100 between them: 2 * 0.5^5 is above 0.05.
 FEWEST = 6
 FIRST_LOOK = 16
 RESAMPLES = 1000
 # So many lags without a correlation, and further ones are chance.
 UNSEEN = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ratio:
-    """An arm's step time over the base's: 0.95 is five percent faster."""
-
-    median: float
-    """Of the ratios of the rounds."""
-    low: float
-    high: float
-    """The interval of the median; from 0 to infinity with fewer than 6 rounds, which cannot say."""
-    level: float
-    trimmed: float
-    """Mean of the ratios of the rounds, without the lowest and the highest fifth."""
-    floor: float
-    """Ratio of the quiet steps: of the 5th percentiles of all step times."""
-    rounds: int
-    block_length: float
-    """How many rounds in a row the bootstrap kept together on average; 1 if one round says nothing about the next."""
-
-    @property
-    def half_width(self) -> float:
-        return (self.high - self.low) / 2
 
 
 def ratio_of(arm_visits: ArrayLike, base_visits: ArrayLike, *, seed: int) -> Ratio:
@@ -59,12 +36,12 @@ def ratio_of(arm_visits: ArrayLike, base_visits: ArrayLike, *, seed: int) -> Rat
         raise ValueError(f"{len(arm_RVS)} rounds of the arm and {len(base_RVS)} of the base")
     logs_R = np.log(_times(arm_RVS) / _times(base_RVS))
     length = block_length(logs_R)
+    median = math.exp(np.median(logs_R))
     low, high = _interval(logs_R, length, np.random.default_rng(seed))
     return Ratio(
-        median=math.exp(np.median(logs_R)),
-        low=low,
-        high=high,
-        level=_LEVEL,
+        median=median,
+        low=min(low, median),  # drawn medians may all lie to one side of it
+        high=None if high is None else max(high, median),
         trimmed=math.exp(_trimmed_mean(logs_R)),
         floor=float(np.quantile(arm_RVS, 0.05) / np.quantile(base_RVS, 0.05)),
         rounds=len(logs_R),
@@ -83,7 +60,7 @@ def is_look(rounds: int) -> bool:
 
 def is_precise_enough(ratio: Ratio, precision: float) -> bool:
     """Whether to stop here: it is time to look, and the interval reaches no further than `precision` to each side."""
-    return is_look(ratio.rounds) and ratio.half_width <= precision
+    return is_look(ratio.rounds) and ratio.half_width is not None and ratio.half_width <= precision
 
 
 def count_outliers(steps: ArrayLike) -> int:
@@ -147,10 +124,10 @@ def _trimmed_mean(logs_R: NDArray[np.float64]) -> float:
     return float(np.sort(logs_R)[cut : len(logs_R) - cut].mean())
 
 
-def _interval(logs_R: NDArray[np.float64], length: float, draw: np.random.Generator) -> tuple[float, float]:
+def _interval(logs_R: NDArray[np.float64], length: float, draw: np.random.Generator) -> tuple[float, float | None]:
     n = len(logs_R)
     if n < FEWEST:
-        return 0.0, math.inf
+        return 0.0, None
     medians = np.median(logs_R[_resamples(n, length, draw)], axis=1)
     tail = _tail(n / length)
     low, high = np.quantile(medians, [tail, 1 - tail])
@@ -178,4 +155,4 @@ def _tail(n: float) -> float:
     from scipy.special import ndtr, stdtrit
 
     n = max(n, 2.0)
-    return float(ndtr(math.sqrt(n / (n - 1)) * stdtrit(n - 1, (1 - _LEVEL) / 2)))
+    return float(ndtr(math.sqrt(n / (n - 1)) * stdtrit(n - 1, (1 - LEVEL) / 2)))

@@ -13,20 +13,19 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from oelm.analysis.stats.step_times import OF_A_STEP
 from oelm.bench.arms import ArmFactory, baseline_pairs, first_cell, timed_hypothesis_pairs
 from oelm.bench.interleave import run_interleaved
 from oelm.bench.memory import measure_peak_memory
 from oelm.bench.ratios import FEWEST
-from oelm.bench.system import MUCH, summary
-from oelm.bench.timing import Bench, PairTiming
+from oelm.bench.system import MUCH, summarize_load
 from oelm.errors import CellError, Stopped, StudyError, did_you_mean
 from oelm.format import format_duration
-from oelm.runs.layout import RUNS, writing
+from oelm.runs.bench import BENCH_FILE, OF_A_STEP, Bench, MeasuredMemory, PairTiming
+from oelm.runs.files import writing
+from oelm.runs.layout import RUNS
 from oelm.runs.provenance import collect_provenance
 from oelm.study.cells import resolve_cell, restrict_study
 from oelm.study.study import Study
@@ -83,32 +82,32 @@ def bench(
         seconds=taken.seconds,
         batch=study.recipe.batch.size,
         length=taken.length,
-        device=f"{measured.device} ({facts['gpu' if measured.device == 'cuda' else 'cpu'] or 'unnamed'})",
-        apart=measured.isolated,
+        device=f"{measured.device} ({(facts.gpu if measured.device == 'cuda' else facts.cpu) or 'unnamed'})",
+        isolated=measured.isolated,
         arms=measured.timings(study.compare.baseline, seed=seed, peaks=peaks),
         pairs=tuple(
             PairTiming(arm=arm, against=other, ratio=taken.ratio((arm, other), seed=seed))
             for arm, other in timed_hypothesis_pairs(part)
         ),
-        spec={name: resolve_cell(study, first_cell(study, name)).to_dict() for name in part.arms},
-        system=summary(taken.samples),
+        spec={name: resolve_cell(study, first_cell(study, name)) for name in part.arms},
+        system=summarize_load(taken.samples),
         warnings=(),
         provenance=facts,
     )
     found = replace(found, warnings=tuple(_warnings(found)))
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    found.save(folder)
+    BENCH_FILE.write(folder, found)
     return found
 
 
-def _peaks(study: Study, names: Collection[str], progress: Progress, stop: StopRequest) -> dict[str, dict[str, Any]]:
+def _peaks(study: Study, names: Collection[str], progress: Progress, stop: StopRequest) -> dict[str, MeasuredMemory]:
     """Peak and parts of memory, of every arm in a fresh process."""
     found = {}
     stop.at_once = False  # so that no process is left behind
     for number, name in enumerate(names):
         progress.on_prepare("measuring memory", number, len(names))
-        found[name] = measure_peak_memory(study.to_dict(), name, study.seeds[0], stop=stop)
+        found[name] = measure_peak_memory(study, name, stop=stop)
     stop.at_once = True
     if stop.signal is not None:
         raise Stopped("stopped before anything was timed", signal=stop.signal, hint=None)
@@ -116,7 +115,7 @@ def _peaks(study: Study, names: Collection[str], progress: Progress, stop: StopR
 
 
 def _warnings(found: Bench) -> Iterator[str]:
-    share = found.system["others"]
+    share = found.system.others
     if share is not None and share > MUCH:
         yield f"other processes used {share:.0%} of the cores meanwhile"
     if found.rounds < FEWEST and found.stopped_by == "budget":
@@ -130,7 +129,7 @@ def _warnings(found: Bench) -> Iterator[str]:
             )
         if arm.outliers:
             yield f"{arm.outliers} steps of {name} took more than 3 times the median; they are counted in"
-        if arm.ratios and arm.ratios["step"].block_length > 3:
+        if arm.step is not None and arm.step.block_length > 3:
             yield f"the ratio of {name} wandered: its interval may be too narrow"
 
 

@@ -5,12 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from oelm.runs.bench import SystemLoad
 
 # So many cores' worth of work by other processes, of those this one may use, is worth a warning.
 MUCH = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSample:
+    clock: float
+    """MHz"""
+    temperature: float
+    """degrees Celsius"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,33 +33,30 @@ class SystemSample:
     """CPU time of all others; None where the system does not tell."""
     load: float | None
     """Load average of the last minute."""
-    gpu_clock: float | None = None
-    """MHz"""
-    gpu_temperature: float | None = None
-    """degrees Celsius"""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    gpu: GpuSample | None
+    """At the end of it."""
 
 
 class SystemMonitor:
     """Samples the machine, from one call to the next."""
 
     def __init__(self) -> None:
-        self._before = _now()
+        self._time, self._own, self._busy = _now()
 
     def sample(self) -> SystemSample:
-        before, after = self._before, _now()
-        self._before = after
-        seconds = max(after["time"] - before["time"], 1e-9)
-        own = (after["own"] - before["own"]) / seconds
-        busy = after["busy"] - before["busy"] if after["busy"] is not None and before["busy"] is not None else None
+        now, own, busy = _now()
+        seconds = max(now - self._time, 1e-9)
+        own_cores = (own - self._own) / seconds
+        others = None
+        if busy is not None and self._busy is not None:
+            others = max(0.0, (busy - self._busy) / seconds - own_cores)
+        self._time, self._own, self._busy = now, own, busy
         return SystemSample(
             seconds=seconds,
-            own_cores=own,
-            others_cores=None if busy is None else max(0.0, busy / seconds - own),
+            own_cores=own_cores,
+            others_cores=others,
             load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-            **gpu_now(),
+            gpu=sample_gpu(),
         )
 
 
@@ -63,47 +69,47 @@ def interference(samples: list[SystemSample]) -> float | None:
     return mean / usable_cores()
 
 
-def summary(samples: list[SystemSample]) -> dict[str, Any]:
-    """The threads and cores of this process, and from the lowest to the highest what was sampled."""
+def summarize_load(samples: list[SystemSample]) -> SystemLoad:
     import torch
 
-    return {
-        "threads": torch.get_num_threads(),
-        "interop_threads": torch.get_num_interop_threads(),
-        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-        "cores": usable_cores(),
-        "others": interference(samples),
-        "load": _range(one.load for one in samples),
-        "gpu_clock": _range(one.gpu_clock for one in samples),
-        "gpu_temperature": _range(one.gpu_temperature for one in samples),
-    }
+    return SystemLoad(
+        threads=torch.get_num_threads(),
+        interop_threads=torch.get_num_interop_threads(),
+        affinity=tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else None,
+        cores=usable_cores(),
+        others=interference(samples),
+        load=_range(one.load for one in samples),
+        gpu_clock=_range(one.gpu.clock for one in samples if one.gpu),
+        gpu_temperature=_range(one.gpu.temperature for one in samples if one.gpu),
+    )
 
 
 def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _range(values: Iterable[float | None]) -> list[float] | None:
+def _range(values: Iterable[float | None]) -> tuple[float, float] | None:
     known = [value for value in values if value is not None]
-    return [min(known), max(known)] if known else None
+    return (min(known), max(known)) if known else None
 
 
-def gpu_now() -> dict[str, float]:
-    """Clock and temperature, where there is a GPU that tells."""
+def sample_gpu() -> GpuSample | None:
+    """Where there is a GPU that tells."""
     import torch
 
     if not torch.cuda.is_available():
-        return {}
+        return None
     try:
-        return {"gpu_clock": float(torch.cuda.clock_rate()), "gpu_temperature": float(torch.cuda.temperature())}
+        return GpuSample(clock=float(torch.cuda.clock_rate()), temperature=float(torch.cuda.temperature()))
     except (ImportError, RuntimeError):  # the library that asks the driver is not installed
-        return {}
+        return None
 
 
-def _now() -> dict[str, Any]:
+def _now() -> tuple[float, float, float | None]:
+    """(time, our own CPU seconds, everybody's)"""
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system
-    return {"time": time.perf_counter(), "own": own, "busy": _busy()}
+    return time.perf_counter(), own, _busy()
 
 
 def _busy() -> float | None:

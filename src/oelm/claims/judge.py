@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from oelm.analysis.checks import consistency
 from oelm.analysis.checks.design import check_design
@@ -14,7 +14,7 @@ from oelm.analysis.checks.registry import Issue, by_severity
 from oelm.analysis.checks.reported_number import parse_number
 from oelm.analysis.design import Design, Side
 from oelm.analysis.stats.estimate import Interval, from_seeds
-from oelm.analysis.stats.step_times import timed_pair
+from oelm.analysis.stats.timed_pairs import timed_pair
 from oelm.analysis.verdicts import TIME_CHECKS
 from oelm.claims.schema import Claim, ResultRow, ResultTable, Retest
 from oelm.message import Message, verbatim
@@ -174,49 +174,64 @@ def _changed(study: Study) -> list[str]:
 def _check_table(name: str, table: ResultTable, claim: Claim) -> Iterator[Issue]:
     base = table.arms.get(claim.against or "")
     for arm, row in table.arms.items():
-        at: dict[str, Any] = {"where": f"{name}, {arm}", "arms": (arm,)}
-        yield from _check_row(row, table, at, is_baseline=arm == claim.against)
-        if row.steps and row.step_seconds and row.wall:
-            yield from consistency.time_arithmetic(steps=row.steps, step_seconds=row.step_seconds, wall=row.wall, **at)
+        where = f"{name}, {arm}"
+        for found in _check_row(row, table, is_baseline=arm == claim.against):
+            yield replace(found, where=where, arms=(arm,))
         given = claim.arms.get(arm)
         roles = len(given.treatment.frozen_roles) if given and given.treatment else 0
-        if base is None or not roles:
+        if base is None or claim.against is None or not roles:
             continue
-        at["arms"] = (arm, claim.against)
         for slow, fast in ((base.step_seconds, row.step_seconds), (base.wall, row.wall)):
             if slow and fast:
-                work: dict[str, Any] = {"ffn_ratio": claim.model.ffn_ratio, "head_share": claim.model.head_share}
                 yield from consistency.speedup_above_ceiling(
-                    baseline=slow, treated=fast, frozen_roles=roles, **work, **at
+                    baseline=slow,
+                    treated=fast,
+                    frozen_roles=roles,
+                    ffn_ratio=claim.model.ffn_ratio,
+                    head_share=claim.model.head_share,
+                    where=where,
+                    arms=(arm, claim.against),
                 )
 
 
-def _check_row(row: ResultRow, table: ResultTable, at: dict[str, Any], *, is_baseline: bool) -> Iterator[Issue]:
+def _check_row(row: ResultRow, table: ResultTable, *, is_baseline: bool) -> Iterator[Issue]:
+    """What the numbers of one arm say against each other."""
+    yield from _check_values(row, table, is_baseline=is_baseline)
+    if row.steps and row.step_seconds and row.wall:
+        yield from consistency.time_arithmetic(steps=row.steps, step_seconds=row.step_seconds, wall=row.wall)
+
+
+def _check_values(row: ResultRow, table: ResultTable, *, is_baseline: bool) -> Iterator[Issue]:
     reported = [text for text in (row.best, row.final, *row.listed, *row.values) if text is not None]
     examples = table.examples or (sum(table.class_counts) if table.class_counts else None)
     if table.metric == "accuracy" and examples is not None:
         for text in dict.fromkeys(reported):
-            yield from consistency.grim(text, examples=examples, **at)
+            yield from consistency.grim(text, examples=examples)
     if row.best is not None:
-        yield from consistency.best_below_listed(best=row.best, listed=reported, better=table.better, **at)
+        yield from consistency.best_below_listed(best=row.best, listed=reported, better=table.better)
     if row.best is not None and row.final is not None:
         size = examples if table.metric in SHARES else None
-        yield from consistency.final_below_best(
-            best=row.best, final=row.final, better=table.better, examples=size, **at
-        )
+        yield from consistency.final_below_best(best=row.best, final=row.final, better=table.better, examples=size)
     if row.main is None:
         return
-    classes: dict[str, Any] = {"classes": table.classes, "class_counts": table.class_counts}
     learned = []
     if table.simple_baseline is not None:
         level = table.simple_baseline
-        learned += consistency.below_simple_baseline(value=row.main, simple_baseline=level, better=table.better, **at)
+        learned += consistency.below_simple_baseline(value=row.main, simple_baseline=level, better=table.better)
     if table.metric == "accuracy":
-        learned += consistency.collapsed(accuracy=row.main, examples=examples, **classes, **at)
+        learned += consistency.collapsed(
+            accuracy=row.main, examples=examples, classes=table.classes, class_counts=table.class_counts
+        )
     # A treated arm that learned nothing is a result; a baseline that did is not a baseline.
     yield from (found if is_baseline else replace(found, severity="warn") for found in learned)
     if table.metric == "accuracy" and row.f1 is not None:
-        yield from consistency.f1_impossible(accuracy=row.main, f1=row.f1, average=table.f1_average, **classes, **at)
+        yield from consistency.f1_impossible(
+            accuracy=row.main,
+            f1=row.f1,
+            average=table.f1_average,
+            classes=table.classes,
+            class_counts=table.class_counts,
+        )
 
 
 def _rows(claim: Claim) -> dict[tuple[str, int], dict[str, str]]:

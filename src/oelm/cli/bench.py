@@ -1,6 +1,5 @@
 """`oelm bench`: does freezing buy time and memory?"""
 
-import json
 import re
 import signal
 from pathlib import Path
@@ -41,9 +40,9 @@ def bench(
     names = None if arms is None else [name.strip() for name in arms.split(",") if name.strip()]
     seconds = _parse_duration(budget)
     require("lab", needed_by="oelm bench")
-    from oelm.analysis.stats.step_times import BENCH
     from oelm.bench.run import bench as run
     from oelm.cli.progress import timing
+    from oelm.runs.bench import BENCH_FILE
 
     loaded = load_study(study, overrides or ())
     with quiet_loading(), timing(seconds) as progress:
@@ -59,12 +58,12 @@ def bench(
             progress=progress,
         )
     folder = Path(out) / loaded.name
-    text = f"{found}\n\nMeasurements: {folder / BENCH}"
-    typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else text)
+    text = f"{found}\n\nMeasurements: {folder / BENCH_FILE.name}\n"
+    typer.echo(BENCH_FILE.dumps(found) if as_json else text, nl=False)
     figure = _draw(loaded, folder)
     if not as_json:
         typer.echo(f"Figure:       {figure}")
-    if found.interrupted:
+    if found.stopped_by == "interrupted":
         raise typer.Exit(128 + signal.SIGINT)
 
 

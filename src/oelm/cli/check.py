@@ -57,11 +57,12 @@ def _is_folder(what: str) -> bool:
 
 def _of_runs(runs: str) -> tuple[dict[str, list[Issue]], list[OelmError]]:
     """By study; one that cannot be read does not hide the others."""
-    from oelm.analysis.results import read_results, study_folders
+    from oelm.analysis.results import read_results
+    from oelm.runs.layout import find_started_studies
 
     found: dict[str, list[Issue]] = {}
     damaged = []
-    for folder in study_folders(runs):
+    for folder in find_started_studies(runs):
         try:
             found[str(folder)] = read_results(folder).checks
         except OelmError as error:

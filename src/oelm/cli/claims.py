@@ -101,14 +101,15 @@ def check_ledger(
 
 def _results(ledger: Ledger, runs: Path | None) -> dict[str, Results]:
     """Of the studies that re-test a claim, by their names, which are those of their folders."""
-    from oelm.analysis.results import read_results, study_folders
+    from oelm.analysis.results import read_results
+    from oelm.runs.layout import find_started_studies
 
     if runs is None and not RUNS.is_dir():
         return {}
     wanted = {retest.study for claim in ledger.claims.values() for retest in claim.retested_by}
     found = {}
     try:
-        folders = study_folders(runs or RUNS)
+        folders = find_started_studies(runs or RUNS)
     except OelmError:
         if runs is not None:
             raise
@@ -144,7 +145,7 @@ def _show(name: str, claim: str, lines: list[tuple[str, str]], lang: Lang) -> No
         before = label
 
 
-def _plain(one: JudgedClaim, ledger: Ledger, lang: Lang) -> dict[str, Any]:
+def _plain(one: JudgedClaim, ledger: Ledger, lang: Lang) -> dict[str, object]:
     return {
         "claim": _both(one.claim.claim),
         "source": _both(ledger.sources[one.claim.source]),
@@ -170,7 +171,7 @@ def _plain(one: JudgedClaim, ledger: Ledger, lang: Lang) -> dict[str, Any]:
     }
 
 
-def _message_as_dict(message: Message, lang: Lang) -> dict[str, Any]:
+def _message_as_dict(message: Message, lang: Lang) -> dict[str, object]:
     return {**message.to_dict(), "text": translate(message)[lang]}
 
 

@@ -1,13 +1,22 @@
 """`oelm inspect`: where a model keeps its queries and keys, and what a treatment would freeze and save."""
 
+from __future__ import annotations
+
 import json
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oelm.errors import FolderError
+from oelm.facts import Counts
 from oelm.format import format_columns
 from oelm.treatment import Treatment
+
+if TYPE_CHECKING:
+    from oelm.heads.count import Savings
+    from oelm.heads.measure import Orthonormality
+    from oelm.heads.projection import Projection
 
 
 def inspect(
@@ -22,15 +31,89 @@ def inspect(
     """Show the heads of a model, and what a treatment would freeze and save"""
     if (model is None) == (config is None):
         raise FolderError("say which model: `oelm inspect MODEL`, or `oelm inspect --config FILE` without weights")
-    treatment = Treatment.from_dict({"freeze": freeze, "layers": layers})
-    facts = _facts(model, config, treatment)
-    if as_json:
-        typer.echo(json.dumps(facts, indent=2))
-    else:
-        _show(facts)
+    facts = _inspect(model, config, Treatment.from_dict({"freeze": freeze, "layers": layers}))
+    typer.echo(json.dumps(facts.to_dict(), indent=2) if as_json else str(facts))
 
 
-def _facts(model: str | None, config: str | None, treatment: Treatment) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """The heads of a model, and what a treatment would freeze and save of it."""
+
+    model: str
+    class_name: str
+    counts: Counts
+    treatment: Treatment
+    saving: Savings
+    projections: list[Projection]
+    heads: list[Orthonormality] | None
+    """None without weights."""
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "model": self.model,
+            "class": self.class_name,
+            "weights": self.heads is not None,
+            "counts": self.counts.to_dict(),
+            "treatment": self.treatment.to_dict(),
+            "saving": self.saving.to_dict(),
+            "projections": [_as_dict(projection) for projection in self.projections],
+            "orthonormality": None if self.heads is None else [head.to_dict() for head in self.heads],
+        }
+
+    def __str__(self) -> str:
+        counts, saving, qk = self.counts, self.saving, self.counts.qk or 0
+        weights = "" if self.heads is not None else ", without weights"
+        lines = [
+            f"{self.class_name}  {self.model}{weights}",
+            f"{counts.total:,} weights, {qk:,} of them Q/K ({100 * qk / counts.total:.3f} %), "
+            f"{counts.buffers:,} in buffers\n",
+            *format_columns(self._rows(), left=("", "head", "layout", "name")),
+            f"\nfreeze {self.treatment.freeze}, layers {self.treatment.layers}: {saving.frozen:,} weights frozen "
+            f"({100 * saving.frozen / counts.total:.3f} %), {counts.total - saving.frozen:,} trainable;\n"
+            f"saves {saving.memory_bytes / 2**20:,.1f} MiB of gradients and Adam moments, and at most "
+            f"{100 * saving.linear_work:.2f} % of the work in linear layers",
+        ]
+        return "\n".join(lines)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        columns = ("max |WW'-I|", "singular values", "norm") if self.heads else ()
+        rows = [("layer", "", "heads", "head", "layout", *columns, "name")]
+        for one in self.projections:
+            heads = [head for head in self.heads or () if (head.layer, head.role) == (one.layer, one.role)]
+            shape = f"{one.head_dim}x{one.width}"
+            rows.append(
+                (str(one.layer), one.role, str(one.num_heads), shape, one.arrangement, *_ranges(heads), one.name)
+            )
+        return rows
+
+
+def _ranges(heads: list[Orthonormality]) -> tuple[str, ...]:
+    """Deviation, singular values and norm of the heads of a projection, if they were measured."""
+    if not heads:
+        return ()
+    norms = [head.norm for head in heads]
+    return (
+        f"{max(head.deviation for head in heads):.1e}",
+        f"{min(head.smallest for head in heads):.3g} to {max(head.largest for head in heads):.3g}",
+        f"{min(norms):.3g} to {max(norms):.3g}",
+    )
+
+
+def _as_dict(projection: Projection) -> dict[str, object]:
+    return {
+        "layer": projection.layer,
+        "role": projection.role,
+        "name": projection.name,
+        "layout": projection.arrangement,
+        "heads": projection.num_heads,
+        "head_dim": projection.head_dim,
+        "width": projection.width,
+        "bias": projection.has_bias,
+        "dtype": str(projection.weight_rows(0).dtype).removeprefix("torch."),
+    }
+
+
+def _inspect(model: str | None, config: str | None, treatment: Treatment) -> ModelFacts:
     from oelm.cli.quiet import quiet_loading
     from oelm.heads.count import count, freezing_savings
     from oelm.heads.find import find_projections
@@ -40,71 +123,12 @@ def _facts(model: str | None, config: str | None, treatment: Treatment) -> dict[
     with quiet_loading():
         loaded = load_model(model) if model is not None else meta_model(load_config(config or ""))
     projections = find_projections(loaded)
-    return {
-        "model": model or config,
-        "class": type(loaded).__name__,
-        "weights": model is not None,
-        "counts": count(loaded).to_dict(),
-        "treatment": treatment.to_dict(),
-        "saving": freezing_savings(loaded, treatment).to_dict(),
-        "projections": [
-            {
-                "layer": projection.layer,
-                "role": projection.role,
-                "name": projection.name,
-                "layout": projection.arrangement,
-                "heads": projection.num_heads,
-                "head_dim": projection.head_dim,
-                "width": projection.width,
-                "bias": projection.has_bias,
-                "dtype": str(projection.weight_rows(0).dtype).removeprefix("torch."),
-            }
-            for projection in projections
-        ],
-        "orthonormality": (
-            [row.to_dict() for projection in projections for row in measure(projection)] if model is not None else None
-        ),
-    }
-
-
-def _show(facts: dict[str, Any]) -> None:
-    counts, save, treatment = facts["counts"], facts["saving"], facts["treatment"]
-    weights = "" if facts["weights"] else ", without weights"
-    typer.echo(f"{facts['class']}  {facts['model']}{weights}")
-    typer.echo(
-        f"{counts['total']:,} weights, {counts['qk']:,} of them Q/K ({100 * counts['qk'] / counts['total']:.3f} %), "
-        f"{counts['buffers']:,} in buffers\n"
+    return ModelFacts(
+        model=model or config or "",
+        class_name=type(loaded).__name__,
+        counts=count(loaded),
+        treatment=treatment,
+        saving=freezing_savings(loaded, treatment),
+        projections=projections,
+        heads=None if model is None else [head for one in projections for head in measure(one)],
     )
-    typer.echo("\n".join(format_columns(_rows(facts), left=("", "head", "layout", "name"))))
-    typer.echo(
-        f"\nfreeze {treatment['freeze']}, layers {treatment['layers']}: {save['frozen']:,} weights frozen "
-        f"({100 * save['frozen'] / counts['total']:.3f} %), {counts['total'] - save['frozen']:,} trainable;\n"
-        f"saves {save['memory_bytes'] / 2**20:,.1f} MiB of gradients and Adam moments, and at most "
-        f"{100 * save['linear_work']:.2f} % of the work in linear layers"
-    )
-
-
-def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
-    measured: dict[tuple[int, str], list[dict[str, Any]]] = {}
-    for row in facts["orthonormality"] or []:
-        measured.setdefault((row["layer"], row["role"]), []).append(row)
-    columns = ("max |WW'-I|", "singular values", "norm") if measured else ()
-    rows = [("layer", "", "heads", "head", "layout", *columns, "name")]
-    for projection in facts["projections"]:
-        cells = [
-            str(projection["layer"]),
-            projection["role"],
-            str(projection["heads"]),
-            f"{projection['head_dim']}x{projection['width']}",
-            projection["layout"],
-        ]
-        if measured:
-            heads = measured[projection["layer"], projection["role"]]
-            norms = [head["norm"] for head in heads]
-            cells += [
-                f"{max(head['deviation'] for head in heads):.1e}",
-                f"{min(head['smallest'] for head in heads):.3g} to {max(head['largest'] for head in heads):.3g}",
-                f"{min(norms):.3g} to {max(norms):.3g}",
-            ]
-        rows.append((*cells, projection["name"]))
-    return rows

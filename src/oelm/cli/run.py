@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -121,19 +122,20 @@ def _print_records(study_run: StudyRun, *, as_json: bool) -> None:
         return
     for name, record in found.items():
         typer.echo(f"{name}: {'no record' if record is None else record.status}")
-        for which, measured in record.report.items() if record is not None else ():
-            for split, metrics in measured["splits"].items():
+        for which, measured in record.test.items() if record is not None else ():
+            for split, metrics in measured.splits.items():
                 values = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
-                typer.echo(f"  {which} (step {measured['step']:,}) on {split}: {values}")
+                typer.echo(f"  {which} (step {measured.step:,}) on {split}: {values}")
         if record is not None and record.error is not None:
-            typer.echo(f"  {record.error['what']}")
+            typer.echo(f"  {record.error.what}")
 
 
-def _as_dict(cell: str, record: Record | None) -> dict[str, Any]:
+def _as_dict(cell: str, record: Record | None) -> dict[str, object]:
     if record is None:
         return {"cell": cell, "status": None}
-    spec = {"arm": record.spec["arm"], "seed": record.spec["seed"]}
-    return {"cell": cell, **spec, "status": record.status, "report": record.report, "error": record.error}
+    data = asdict(record)
+    named = {"arm": record.spec.arm, "seed": record.spec.seed}
+    return {"cell": cell, **named, **{name: data[name] for name in ("status", "test", "error")}}
 
 
 def _warn_if_invalid(study: Study) -> None:

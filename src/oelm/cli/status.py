@@ -5,7 +5,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -79,7 +79,7 @@ def _table(rows: list[CellStatus]) -> str:
     return "\n".join([*format_columns(lines, left=_LEFT), "", summary])
 
 
-def _row(row: CellStatus) -> dict[str, Any]:
+def _row(row: CellStatus) -> dict[str, str]:
     return {
         "cell": f"{row.study}/{row.cell}",
         "state": row.state,

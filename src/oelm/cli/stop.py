@@ -9,7 +9,7 @@ import typer
 from oelm.cli.options import JsonOption, RunsArgument, RunsOption
 from oelm.errors import CellError, OelmError, Stopped
 from oelm.runs.jobs import Job, read_jobs
-from oelm.runs.layout import FINISHED, RUNS, STUDY
+from oelm.runs.layout import FINISHED, RUNS, STUDY, find_study_folders
 
 _SECONDS = 0.5  # between two looks
 
@@ -52,19 +52,18 @@ def resume(
 ) -> None:
     """Resume what is missing, where it last ran"""
     from oelm.cli.run import launch
-    from oelm.launch.backends.dispatch import find_studies
     from oelm.launch.backends.registry import backend_of
     from oelm.launch.study_run import open_run
     from oelm.study.load import load_study
 
-    folders = [(folder, job) for folder in find_studies(runs) for job in _open_jobs(read_jobs(folder))]
+    folders = [(folder, job) for folder in find_study_folders(runs) for job in _open_jobs(read_jobs(folder))]
     if not folders:
         raise CellError(f"nothing was started below {runs}", hint="oelm run STUDY")
     code = 0
     for folder, job in folders:
         try:
-            picked = {name: job.options[name] for name in ("arms", "seeds", "cells")}
-            study_run = open_run(load_study(folder / STUDY), out=folder.parent, **picked)
+            study = load_study(folder / STUDY)
+            study_run = open_run(study, out=folder.parent, arms=job.arms, seeds=job.seeds, cells=job.named)
             if not study_run.stages:
                 typer.echo(f"{folder}: nothing is missing")
                 continue
@@ -85,10 +84,9 @@ def fetch(
     models: Annotated[bool, typer.Option("--models", help="Also the trained models")] = False,
 ) -> None:
     """Copy records from ssh hosts to this machine"""
-    from oelm.launch.backends.dispatch import find_studies
     from oelm.launch.backends.registry import backend_class, backend_of
 
-    jobs = [(folder, job) for folder in find_studies(runs) for job in read_jobs(folder)]
+    jobs = [(folder, job) for folder in find_study_folders(runs) for job in read_jobs(folder)]
     found = {(folder, job.on): job for folder, job in jobs if not backend_class(job.on).shares_folder}
     if not found:
         raise CellError(f"nothing below {runs} was started over ssh", hint="oelm run STUDY --on ssh://user@host")

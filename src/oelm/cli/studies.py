@@ -8,7 +8,7 @@ import typer
 
 from oelm.cli.options import JsonOption
 from oelm.errors import StudyError, did_you_mean
-from oelm.runs.layout import writing
+from oelm.runs.files import writing
 from oelm.study.shipped import question_of, shipped_studies
 
 studies_app = typer.Typer(

@@ -45,9 +45,11 @@ class Source:
     local: bool
     """Whether the files are the user's own."""
 
-    def fingerprint(self) -> dict[str, list[str]]:
+    def fingerprint(self) -> dict[str, tuple[str, ...]]:
         """SHA-256 of every file, by split, and its extension, which determines how the file is read."""
-        return {split: [file_hash(path) + path.suffix.lower() for path in paths] for split, paths in self.files.items()}
+        return {
+            split: tuple(file_hash(path) + path.suffix.lower() for path in paths) for split, paths in self.files.items()
+        }
 
 
 def find_source(task: Task, path: str | Mapping[str, str] | None) -> Source:

@@ -23,6 +23,7 @@ from oelm.data.sources import END_OF_TEXT, Source
 from oelm.data.splits import SplitReader
 from oelm.data.tasks import Task
 from oelm.errors import DataError
+from oelm.facts import TaskFacts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,22 +72,6 @@ class Windows:
 
 
 Split = Examples | Windows
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskFacts:
-    """What a record keeps of the tokenized data."""
-
-    data: str
-    """Fingerprint of the task, its files and what is held out."""
-    tokenizer: str
-    """Fingerprint of the tokenizer."""
-    files: dict[str, list[str]]
-    """By published split: a hash of every file."""
-    sizes: dict[str, int]
-    """Examples (windows) of `train`, `validation` and every `test-<split>`."""
-    cut: dict[str, int]
-    """By split: truncated examples, i.e. those longer than `max_length`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +138,7 @@ def tokenize_task(
     )
 
 
-def _check_disjoint(files: dict[str, list[str]], source: Source) -> None:
+def _check_disjoint(files: dict[str, tuple[str, ...]], source: Source) -> None:
     """Refuse a file that serves two roles."""
     seen: dict[str, str] = {}
     for split, hashes in files.items():

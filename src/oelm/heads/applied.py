@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from oelm.errors import ModelError, TreatmentError
+from oelm.facts import Counts
 from oelm.format import format_columns, html_lines, html_table
-from oelm.heads.count import Counts, count
+from oelm.heads.count import count
 from oelm.heads.find import num_layers
 from oelm.heads.freeze import add_to_optimizer, remove_from_optimizer, set_requires_grad
 from oelm.heads.projection import ParamSlice, slice_hashes

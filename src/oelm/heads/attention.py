@@ -5,13 +5,13 @@ Shape suffixes: B = sequences, T = queries, S = keys, H = query heads, K = key h
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oelm.facts import AttentionStats, Blocks
 from oelm.heads.find import find_projections
 from oelm.heads.measure import Orthonormality, orthonormality
 from oelm.heads.projection import Projection
@@ -23,24 +23,6 @@ _CAUSAL_TYPES = ("bloom", "clip_text_model", "mpt")
 # Normalized queries and keys have a different scale than their projections.
 _NORMS = ("q_norm", "q_layernorm", "q_ln")
 _ROLES: tuple[Role, ...] = ("q", "k")
-
-Blocks = dict[Role, tuple[tuple[float, ...], ...]]
-"""By role, layer and head."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionStats:
-    """The heads of a model on one batch, to six digits."""
-
-    norm: Blocks
-    """Frobenius norm of every head's block."""
-    deviation: Blocks
-    """max |W W^T - I| of every head's block."""
-    logit_spread: tuple[float | None, ...]
-    """By layer: standard deviation of the attention logits over all heads and over all pairs of a query and a key that
-    it attends to, without padding."""
-    entropy: tuple[float | None, ...]
-    """By layer: entropy of the attention weights in nats, the mean over heads and queries."""
 
 
 def measure_heads(model: nn.Module, inputs: Mapping[str, Any]) -> AttentionStats:

@@ -5,40 +5,12 @@ from dataclasses import asdict, dataclass
 from torch import Tensor, nn
 
 from oelm.errors import UnknownLayout
+from oelm.facts import Counts
 from oelm.heads.find import find_projections, projections_in
 from oelm.heads.freeze import should_freeze
 from oelm.heads.projection import param_slices
 from oelm.heads.sharded import is_sharded
 from oelm.treatment import Treatment
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counts:
-    """Numbers of weights: unique storage over parameters *and* the floating-point buffers that are saved.
-
-    Buffers count because they may hold frozen weights; tables that are recomputed on loading (rotary frequencies,
-    position ids) are not weights.
-    """
-
-    total: int
-    trainable: int
-    buffers: int
-    """The part of `total` in buffers, which are not trainable."""
-    qk: int | None
-    """Query and key weights and biases, or None if the layout is unknown."""
-
-    @property
-    def frozen(self) -> int:
-        return self.total - self.trainable
-
-    def to_dict(self) -> dict[str, int | None]:
-        return {
-            "total": self.total,
-            "trainable": self.trainable,
-            "frozen": self.frozen,
-            "buffers": self.buffers,
-            "qk": self.qk,
-        }
 
 
 def count(model: nn.Module) -> Counts:

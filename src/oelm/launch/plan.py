@@ -6,7 +6,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from oelm.errors import OelmError, StudyError, require
 from oelm.format import format_columns, format_duration
@@ -14,7 +14,7 @@ from oelm.launch.tuning import best_point
 from oelm.runs.layout import FINISHED, RUNS, Status
 from oelm.runs.status import read_state, read_status
 from oelm.study.cells import Cell, compared_cells, differences, resolve_cell, tuning_cells
-from oelm.study.study import Study, Value, format_overrides
+from oelm.study.study import Study, format_overrides
 from oelm.train.progress import Progress
 
 _MEASURED_STEPS = 5
@@ -38,7 +38,7 @@ class Plan:
     study: Study
     cells: list[tuple[Cell, Status | Literal["changed"]]]
     """In the order they run, those of the tuning first. A changed one was made with another study, and is refused."""
-    differences: dict[str, dict[str, Value]]
+    differences: dict[str, dict[str, object]]
     estimate: CostEstimate | None
     not_estimated: str | None
     """Why there is no estimate."""
@@ -49,7 +49,7 @@ class Plan:
     def missing(self) -> list[Cell]:
         return [cell for cell, status in self.cells if status not in (*FINISHED, "changed")]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "study": self.study.name,
             "cells": [
@@ -135,9 +135,9 @@ def _measure(study: Study, folder: Path, progress: Progress) -> CostEstimate:
             point = best_point(study, arm, folder)
         except OelmError:
             point = tuple((path, values[0]) for path, values in study.tune.grid.items())
-    resolved = resolve_cell(study, cell, point)
+    spec = resolve_cell(study, cell, point)
     with tempfile.TemporaryDirectory() as scratch:
-        loop = build_loop(resolved, Path(scratch), progress, StopRequest())
+        loop = build_loop(spec, Path(scratch), progress, StopRequest())
         times = []
         for number in range(min(_MEASURED_STEPS, loop.total)):
             progress.on_prepare("measuring a few steps", number, _MEASURED_STEPS)
@@ -145,7 +145,7 @@ def _measure(study: Study, folder: Path, progress: Progress) -> CostEstimate:
             loop.step()
             times.append(time.perf_counter() - began)
     step = sum(times[1:] or times) / len(times[1:] or times)  # the first one warms up
-    recipe, prepared = resolved.recipe, loop.prepared
+    recipe, prepared = spec.recipe, loop.prepared
     measurements = -(-loop.total // recipe.evaluate.every)
     examples = len(prepared.validation) * measurements + 2 * sum(len(split) for split in prepared.test.values())
     passes = examples / recipe.batch.size

@@ -122,7 +122,7 @@ def preflight(study_run: StudyRun, progress: Progress, *, is_remote: bool) -> No
         except (DataError, FolderError, ImportError) as error:
             if not is_remote:
                 raise
-            arms = ", ".join(spec.arm.name for spec in specs)
+            arms = ", ".join(spec.arm for spec in specs)
             progress.on_message(f"{arms}: not checked before they run there, for here {str(error).splitlines()[0]}")
 
 

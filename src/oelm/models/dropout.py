@@ -1,14 +1,25 @@
-"""Fast dropout on CPUs.
+"""Dropout: set every one of a model, and make it fast on CPUs.
 
 On a CPU, torch draws one uniform number per element in double precision: a sixth of a step of a small GPT on two
 cores. Sixteen bits per element are enough, and each 64-bit draw gives four.
 """
+
+import re
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 _VALUES = 2**16
+_FIELD = re.compile(r"dropout|drop_?rate|pdrop")  # of a configuration
+
+
+def set_dropout_(config: Any, p: float) -> None:
+    """Set every dropout that a configuration of transformers names."""
+    for field, value in config.to_dict().items():
+        if _FIELD.search(field) and isinstance(value, int | float) and not isinstance(value, bool):
+            setattr(config, field, p)
 
 
 class Dropout(nn.Dropout):

@@ -20,7 +20,7 @@ from oelm.report.sections.recommendations import recommendations_section
 from oelm.report.sections.results import results_section
 from oelm.report.sections.summary import checks_section, comparison_sentences, overall_verdict, question_section
 from oelm.report.sections.times import times_section
-from oelm.runs.layout import write_text, writing
+from oelm.runs.files import write_text, writing
 from oelm.text.messages import say
 
 if TYPE_CHECKING:

@@ -1,58 +1,70 @@
-"""Job: what was launched, where and with which options, so that it can be asked about, stopped and resumed."""
+"""jobs.jsonl: what was launched, where and with which options, so that it can be asked about, stopped and resumed."""
 
 import json
 import os
 import time
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from oelm.errors import CellError
-from oelm.runs.layout import writing
+from oelm.runs.files import FileType, writing
+from oelm.runs.layout import JOBS
+from oelm.study.study import Value
 
-_JOBS = "jobs.jsonl"  # in the folder of the study, a line a launch
+OptionValue = Value | list[str] | dict[str, Value]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
+    """A launch: a line of the file."""
+
     on: str
     """`local`, `torchrun`, `slurm` or `ssh://...`."""
     cells: tuple[str, ...]
     """By name, in the order they run."""
-    options: dict[str, Any] = field(default_factory=dict)
-    """What it was launched with beside the study, as plain as JSON: enough to launch it again."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What the backend answered, as plain JSON: job ids, folders."""
+    arms: tuple[str, ...] | None = None
+    """Of the cells that were asked for; None of all."""
+    seeds: tuple[int, ...] | None = None
+    """Of the cells that were asked for; None of all."""
+    named: tuple[str, ...] | None = None
+    """Cells that were asked for by name."""
+    given: dict[str, OptionValue] = field(default_factory=dict)
+    """Options of the backend that were given: with these, it is launched again."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """What the backend answered: job ids, folders."""
     time: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+    """When it was launched."""
+
+
+JOB_LINE = FileType(JOBS, Job, format=1, hint="move it away: the records do not need it")
 
 
 def append_job(folder: Path, job: Job) -> None:
     """Add a job to the folder of its study."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / _JOBS).open("a", encoding="utf-8") as file:
+        with (folder / JOBS).open("a", encoding="utf-8") as file:
             # On a line of its own, even if the one before was not written to its end.
-            file.write("\n" + json.dumps(asdict(job)) + "\n")
+            file.write("\n" + JOB_LINE.dumps(job, indent=None))
             file.flush()
             os.fsync(file.fileno())
 
 
 def read_jobs(folder: Path) -> list[Job]:
     """The jobs of a study, oldest first."""
+    path = folder / JOBS
     try:
-        lines = (folder / _JOBS).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
+        lines = path.read_bytes().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    found = []
-    for line in lines:
-        with suppress(ValueError):  # not written whole
-            found.append(json.loads(line))
+    return [JOB_LINE.parse(line, where=path) for line in lines if _is_whole(line)]
+
+
+def _is_whole(line: bytes) -> bool:
+    """Not so of a line that was not written to its end, which is passed over."""
     try:
-        return [Job(**{**row, "cells": tuple(row["cells"])}) for row in found]
-    except (ValueError, TypeError, LookupError) as error:
-        raise CellError(
-            f"{folder / _JOBS} is damaged",
-            why=f"{type(error).__name__}: {str(error)[:200]}",
-            hint="move it away: the records do not need it",
-        ) from error
+        json.loads(line)
+    except ValueError:
+        return False
+    except RecursionError:  # whole, and nothing of ours
+        return True
+    return True

@@ -1,95 +1,71 @@
-"""Store: the folder of a cell, what lies where in it, and how files get there."""
+"""Layout: what lies where in a run folder, and how studies and cells are found below it."""
 
-import errno
-import json
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from oelm.errors import CellError, DiskError
+from oelm.errors import CellError
 
 Status = Literal["done", "running", "stopped", "diverged", "audit-failed", "failed", "pending"]
 FINISHED = ("done", "diverged", "audit-failed")
 """Never run again. A cell that failed is tried again by the next command."""
 
-RECORD, CELL_SPEC, STEPS, PREDICTIONS = "record.json", "cell.json", "steps.jsonl", "predictions.parquet"
-STUDY = "study.json"  # in the folder of the study
 RUNS = Path("runs")
 """Where cells are kept, unless another place is named."""
+# In the folder of a study.
+STUDY, JOBS, BENCH, SIMPLE_BASELINE = "study.json", "jobs.jsonl", "bench.json", "simple_baseline.json"
+# In the folder of a cell.
+CELL, RECORD, STEPS, PREDICTIONS = "cell.json", "record.json", "steps.jsonl", "predictions.parquet"
 CHECKPOINTS, MODEL, LOG = "checkpoints", "model", "log.txt"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def find_cell_folders(runs: Path) -> list[Path]:
-    """All cells at or below a folder, in the order of their names."""
-    return sorted(path.parent for path in runs.rglob(CELL_SPEC))
-
-
-@contextmanager
-def writing(place: Path) -> Iterator[None]:
-    """Turn a full disk or a missing permission into one clear error."""
+def check_folder(runs: str | Path) -> Path:
+    """The folder, or an error if there is none that may be looked into."""
+    runs = Path(runs)
     try:
-        yield
-    except OSError as error:
-        if error.errno in _NO_ROOM:
-            raise disk_full(place) from error
-        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-            raise DiskError(f"no permission to write to {place}", hint="another place: --out FOLDER") from error
-        if isinstance(error, NotADirectoryError | FileExistsError):
-            file = next((part for part in (place, *place.parents) if part.is_file()), place)
-            raise DiskError(f"{file} is in the way: a file, not a folder", hint="--out FOLDER") from error
-        raise DiskError(f"cannot write to {place}", why=error.strerror or str(error), hint="--out FOLDER") from error
+        exists = runs.is_dir()
+    except (OSError, ValueError) as error:  # a name that is too long, or a folder that may not be looked into
+        raise CellError(f"{str(runs)[:200]} cannot be read", why=str(error)[:200]) from error
+    if not exists:
+        raise CellError(f"there is no folder {runs}", hint="oelm run STUDY makes one")
+    return runs
 
 
-def disk_full(place: Path) -> DiskError:
-    return DiskError(
-        f"the disk is full at {place}",
-        why="what was written last is left out; the checkpoints before it are whole",
-        hint="make room and give the same command, which goes on from there",
-    )
+def find_cell_folders(runs: Path, *, on_error: Callable[[OSError], None] | None = None) -> list[Path]:
+    """All cells at or below a folder, in the order of their names. `on_error` hears of what may not be looked into."""
+    walked = os.walk(runs, onerror=on_error)
+    return sorted(Path(at) for at, _, files in walked if CELL in files or RECORD in files)
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Written beside its place and moved there: it is there whole or not at all."""
-    write_text(path, json.dumps(data, indent=2, allow_nan=True) + "\n")
+def find_study_folders(runs: str | Path) -> list[Path]:
+    """The folders of all studies at or below a folder."""
+    runs = check_folder(runs)
+    found = {Path(at) for at, _, files in os.walk(runs) if STUDY in files}
+    found |= {study_folder(cell, runs) for cell in find_cell_folders(runs)}
+    return sorted(folder for folder in found if folder.absolute().is_relative_to(runs.absolute()))
 
 
-def write_text(path: Path, text: str) -> None:
-    with writing(path.parent):
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(0o666 & ~_umask())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+def find_started_studies(runs: str | Path) -> list[Path]:
+    """The folders of the studies of all cells at or below a folder, which may lie above it. None at all is an error."""
+    runs, errors = check_folder(runs), list[OSError]()
+    found = {study_folder(cell, runs) for cell in find_cell_folders(runs, on_error=errors.append)}
+    if not found and errors:
+        raise CellError(f"{errors[0].filename or runs} cannot be read", why=errors[0].strerror)
+    if not found:
+        raise CellError(f"there are no cells below {runs}", hint="oelm run STUDY makes some")
+    return sorted(found)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def study_folder(cell: Path, runs: Path) -> Path:
+    """The study's folder of a cell: the nearest with a study in it, or else by where the cell lies.
 
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The content, or None if there is no such file. A damaged one is an error that says so."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CellError(
-            f"{path} cannot be read",
-            why=f"{type(error).__name__}: {str(error)[:200]}",
-            hint="move it away; oelm run makes what is missing again",
-        ) from error
-    if not isinstance(data, dict):
-        raise CellError(f"{path} is damaged", why="it holds no mapping")
-    return data
+    That is ARM/seed-N, or ARM/tune/POINT/seed-N. Only points have a '='.
+    """
+    above = [parent for parent in cell.parents if parent == runs or runs in parent.parents]
+    kept = next((parent for parent in above if (parent / STUDY).is_file()), None)
+    if kept is not None:
+        return kept
+    depth = 4 if "=" in cell.absolute().parent.name else 2
+    place = cell if len(cell.parts) >= depth else cell.absolute()  # asked for from inside of the study
+    return place.parents[min(depth, len(place.parents)) - 1]

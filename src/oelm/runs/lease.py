@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import secrets
 import shutil
@@ -25,17 +24,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, TypeVar
+
+from pydantic import Field
 
 from oelm.errors import CellError, OelmError
-from oelm.runs.layout import read_json, write_json, write_text, writing
+from oelm.facts import Count
+from oelm.runs.files import FileType, write_text, writing
 
 TIMEOUT = 120.0  # seconds that a holder on another machine may be silent; attributes on NFS are up to 60 s old
 _BEAT = 1.0  # seconds between two looks at the file `stop`
 _TOUCH = 10  # beats between two signs of life
 _LEASE, _HOLDER = "lease", "holder.json"
+_T = TypeVar("_T")
 STOP = "stop"
 """A file of this name in a cell's folder asks its holder to stop, wherever it is, and keeps others from starting."""
 
@@ -49,22 +52,47 @@ class LeaseLost(CellError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder:
-    """Who holds a cell, or held it last."""
+class HolderIdentity:
+    """A process that has, or had, a cell."""
 
     token: str
+    """Name of the lease."""
     host: str
-    pid: int
+    """Name of the machine."""
+    pid: Annotated[int, Field(ge=0, lt=2**31)]
+    """Of the process."""
     job: str | None
     """Of a batch system."""
-    restart_count: int
+    restart_count: Count
     """How often that job was put back into the queue before."""
     since: str
-    is_alive: bool
+    """When it took the cell, by its own clock."""
+    machine: str
+    """The same for processes that see each other, which those of two containers do not."""
+    process_start: str | None
+    """When the process began, to tell it from another of the same pid."""
 
     def __str__(self) -> str:
         job = f", job {self.job}" if self.job else ""
         return f"process {self.pid} on {self.host}{job}, since {self.since}"
+
+
+HOLDER_FILE = FileType(_HOLDER, HolderIdentity, format=1, hint="remove the folder of the lease that it is in")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """Who holds a cell, or held it last."""
+
+    identity: HolderIdentity
+    is_alive: bool
+
+    @property
+    def where(self) -> str:
+        return self.identity.host + (f" job {self.identity.job}" if self.identity.job else "")
+
+    def __str__(self) -> str:
+        return str(self.identity)
 
 
 class Lease:
@@ -79,15 +107,12 @@ class Lease:
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat, daemon=True, name="lease")
 
-    def write_json(self, name: str, data: Any) -> None:
-        self.write_text(name, json.dumps(data, indent=2, allow_nan=True) + "\n")
-
-    def write_text(self, name: str, text: str) -> None:
+    def write(self, file: FileType[_T], content: _T) -> None:
         """Write a file of the folder: it is there whole or not at all."""
-        made = self.staging / f"new-{name}"
+        made = self.staging / f"new-{file.name}"
         with self._fenced():
-            write_text(made, text)
-            made.replace(self.folder / name)
+            write_text(made, file.dumps(content))
+            made.replace(self.folder / file.name)
 
     def rewrite(self, name: str, text: str) -> IO[str]:
         """The file, written anew and open for more at its end.
@@ -102,7 +127,7 @@ class Lease:
         return file
 
     def publish(self, made: Path, name: str) -> None:
-        """Move what was made in `place` to `name` in the folder, in the place of what is there."""
+        """Move what was made in `staging` to `name` in the folder, in the place of what is there."""
         target = self.folder / name
         with self._fenced():
             self.check()
@@ -112,7 +137,7 @@ class Lease:
             made.rename(target)
 
     def rename(self, name: str, new: str) -> None:
-        """Give a file of the folder another name: by way of our place, which who was replaced does not have."""
+        """Give a file of the folder another name: by way of `staging`, which who was replaced does not have."""
         with self._fenced():
             (self.folder / name).rename(self.staging / new)
             (self.staging / new).rename(self.folder / new)
@@ -196,7 +221,7 @@ def _acquire(folder: Path) -> str:
     prepared = _staging(folder, token)
     (prepared / token).mkdir(parents=True)
     try:
-        write_json(prepared / token / _HOLDER, me)
+        HOLDER_FILE.write(prepared / token, me)
         while True:
             try:
                 prepared.rename(folder / _LEASE)
@@ -207,16 +232,15 @@ def _acquire(folder: Path) -> str:
             before = holder_of(folder)
             if before is None:
                 continue  # let go just now
-            myself_before = (
-                before.job is not None and before.job == me["job"] and before.restart_count < me["restart_count"]
-            )
+            last = before.identity
+            myself_before = last.job is not None and last.job == me.job and last.restart_count < me.restart_count
             if before.is_alive and not myself_before:
                 raise LeaseHeld(f"another process is working on {folder}", why=str(before))
             try:
-                (folder / _LEASE / before.token).rename(folder / _LEASE / token)
+                (folder / _LEASE / last.token).rename(folder / _LEASE / token)
             except FileNotFoundError:
                 continue  # somebody else was quicker
-            write_json(folder / _LEASE / token / _HOLDER, me)
+            HOLDER_FILE.write(folder / _LEASE / token, me)
             _clear_staging(folder / _LEASE / token)
             return token
     finally:
@@ -240,12 +264,12 @@ def _clear_staging(place: Path) -> None:
 def remove_stale(folder: Path) -> None:
     """Remove what processes that were killed while they took the cell, let go of it, or met there, have left."""
     for rest in stale_files(folder):
-        with contextlib.suppress(OSError, CellError):
-            content = (
-                read_json(rest / _HOLDER) or read_json(rest / rest.name.removeprefix(f".{_LEASE}-") / _HOLDER) or {}
-            )
-            dead = content.get("machine") == _machine() and _start_time(int(content["pid"])) != content.get("began")
-            if dead or _now(folder) - rest.stat().st_mtime > TIMEOUT:
+        owner = None
+        with contextlib.suppress(CellError):  # who wrote half a name is as dead as who wrote none
+            owner = HOLDER_FILE.read(rest) or HOLDER_FILE.read(rest / rest.name.removeprefix(f".{_LEASE}-"))
+        with contextlib.suppress(OSError):
+            is_dead = owner is not None and owner.machine == _machine() and not _is_running(owner)
+            if is_dead or _now(folder) - rest.stat().st_mtime > TIMEOUT:
                 shutil.rmtree(rest) if rest.is_dir() else rest.unlink()
 
 
@@ -263,58 +287,52 @@ def holder_of(folder: Path) -> Holder | None:
                 return None
             token = places[0].name
             entered, touched = lease.stat().st_mtime, (lease / token / _HOLDER).stat().st_mtime
-            content = read_json(lease / token / _HOLDER)
+            holder = HOLDER_FILE.read(lease / token)
         except (FileNotFoundError, NotADirectoryError):
             if not lease.exists():
                 return None
             continue
-        if content is None:
+        if holder is None:
             continue
-        if content.get("token") != token:  # taken over in this moment, by one who has said before who it is
-            content = read_json(_staging(folder, token) / token / _HOLDER) or content
-        try:
-            pid, restart_count = int(content["pid"]), int(content.get("restart_count") or 0)
-        except (LookupError, TypeError, ValueError):
-            raise CellError(f"{lease / token / _HOLDER} is damaged", hint=f"remove {lease}") from None
-        if content.get("token") != token:  # who it is will stand there in the next moment
-            alive = _now(folder) - entered < TIMEOUT
-        elif content.get("machine") == _machine():
-            alive = _start_time(pid) == content.get("began")
+        if holder.token != token:  # taken over in this moment, by one who has said before who it is
+            holder = HOLDER_FILE.read(_staging(folder, token) / token) or holder
+        if holder.token != token:  # who it is will stand there in the next moment
+            is_alive = _now(folder) - entered < TIMEOUT
+        elif holder.machine == _machine():
+            is_alive = _is_running(holder)
         else:
-            alive = _now(folder) - max(entered, touched) < TIMEOUT
-        job = content.get("job")
-        return Holder(
-            token=token,
-            host=str(content.get("host")),
-            pid=pid,
-            job=None if job is None else str(job),
-            restart_count=restart_count,
-            since=str(content.get("since")),
-            is_alive=alive,
-        )
+            is_alive = _now(folder) - max(entered, touched) < TIMEOUT
+        return Holder(identity=replace(holder, token=token), is_alive=is_alive)
     # A folder that nobody has signed: made anew by a library, after its holder was replaced.
-    return Holder(
+    unknown = HolderIdentity(
         token=token,
         host="a machine that has not said which",
         pid=0,
         job=None,
         restart_count=0,
         since="?",
-        is_alive=_now(folder) - lease.stat().st_mtime < TIMEOUT,
+        machine="",
+        process_start=None,
+    )
+    return Holder(identity=unknown, is_alive=_now(folder) - lease.stat().st_mtime < TIMEOUT)
+
+
+def _this_process(token: str) -> HolderIdentity:
+    return HolderIdentity(
+        token=token,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        job=_job(),
+        restart_count=int(os.environ.get("SLURM_RESTART_COUNT") or 0),
+        since=time.strftime("%Y-%m-%d %H:%M:%S"),
+        machine=_machine(),
+        process_start=_start_time(os.getpid()),
     )
 
 
-def _this_process(token: str) -> dict[str, Any]:
-    return {
-        "token": token,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "job": _job(),
-        "restart_count": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
-        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "machine": _machine(),
-        "began": _start_time(os.getpid()),
-    }
+def _is_running(holder: HolderIdentity) -> bool:
+    """Of one on this machine."""
+    return _start_time(holder.pid) == holder.process_start
 
 
 def _job() -> str | None:
@@ -324,7 +342,6 @@ def _job() -> str | None:
 
 
 def _machine() -> str:
-    """The same for processes that see each other, which those of two containers do not."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

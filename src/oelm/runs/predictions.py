@@ -1,7 +1,8 @@
-"""Predictions: what a cell kept of every single example that it was measured on."""
+"""predictions.parquet: what a cell kept of every single example that it was measured on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 
 from oelm.errors import CellError
 from oelm.runs.layout import PREDICTIONS
+from oelm.runs.record import Which
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_FORMAT, _FORMAT_KEY = 1, b"oelm_format"  # in the metadata of the file
 # What can be in a file that is not damaged.
 _RANGES = {"label": (0, 1_000_000), "prediction": (0, 1_000_000), "tokens": (1, 1 << 40)}
 
@@ -24,11 +27,15 @@ class Predictions:
     """Of one model on one split, an entry an example. A language model has windows, and no labels."""
 
     row: NDArray[np.int64]
+    """Of the published split; of a language model, the number of the window."""
     loss: NDArray[np.float64]
     """Summed over the tokens of a window."""
     label: NDArray[np.int64] | None = None
+    """What is right."""
     prediction: NDArray[np.int64] | None = None
+    """The class that the model prefers."""
     tokens: NDArray[np.int64] | None = None
+    """Of a window."""
 
     def scores(self, metric: str) -> NDArray[np.float64] | None:
         """What the metric is the mean of, example by example; None for one that is no mean of examples."""
@@ -43,14 +50,31 @@ class Predictions:
         return None
 
 
-def read_predictions(folder: Path, *, model: str = "final") -> Predictions | None:
-    """On the first reported split; None if the cell kept none."""
+def write_predictions(path: Path, predictions: Mapping[tuple[Which, str], Predictions]) -> None:
+    """Of every model on every test split, in the order they are reported."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    tables = []
+    for (model, split), one in predictions.items():
+        columns = {name: values for name, values in vars(one).items() if values is not None}
+        number = len(one.row)
+        tables.append(pa.table({"model": np.full(number, model), "split": np.full(number, split), **columns}))
+    table = pa.concat_tables(tables).replace_schema_metadata({_FORMAT_KEY: str(_FORMAT)})
+    parquet.write_table(table, path, compression="zstd")
+
+
+def read_predictions(folder: Path, *, model: Which = "final") -> Predictions | None:
+    """On the first test split; None if the cell kept none."""
     from pyarrow import ArrowException, parquet
 
     path = folder / PREDICTIONS
     if not path.is_file():
         return None
     try:
+        found = (parquet.read_schema(path).metadata or {}).get(_FORMAT_KEY, b"none").decode()
+        if found != str(_FORMAT):
+            raise CellError(f"{path} has format {found}; this oelm reads format {_FORMAT}")
         table = parquet.read_table(path, filters=[("model", "=", model)])
         splits = table["split"].to_pylist()
         first = table.slice(0, sum(split == splits[0] for split in splits)) if splits else table

@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
+from oelm.facts import Count
 from oelm.version import __version__
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy", "pyarrow")
@@ -42,23 +43,82 @@ ENVIRONMENT = (
 """What is kept of the environment. Keys and passwords live there too, so only what is named here is."""
 
 
-def collect_provenance() -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class GitState:
+    """Of a working copy."""
+
+    commit: str
+    """Hash of the commit."""
+    dirty: bool
+    """Whether files differ from the commit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Of one process."""
+
+    oelm: str
+    """Its version."""
+    code: GitState | None
+    """Of oelm's own source, where it is a working copy."""
+    folder: GitState | None
+    """Of the working copy that the process was started in."""
+    python: str
+    """Its version."""
+    versions: dict[str, str | None]
+    """By package."""
+    platform: str
+    """Operating system."""
+    host: str
+    """Name of the machine."""
+    cpu: str
+    """Model of the processor."""
+    cores: int | None
+    """Of the machine."""
+    command: str
+    """As it was given."""
+    environment: dict[str, str]
+    """What is named in `ENVIRONMENT`, and nothing else."""
+    time: str
+    """Of this look."""
+    device: str | None = None
+    """`cuda` or `cpu`; None where torch was not loaded."""
+    gpu: str | None = None
+    """Its name, if there is one."""
+    threads: int | None = None
+    """Of torch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeakMemory:
+    """In bytes."""
+
+    process: Count
+    """Resident memory of the process."""
+    gpu: Count | None
+    """What tensors took on the GPU."""
+
+
+def collect_provenance() -> Provenance:
     """What can be said of this process, now."""
-    return {
-        "oelm": __version__,
-        "code": _git(Path(__file__).parent),
-        "folder": _git(Path.cwd()),
-        "python": platform.python_version(),
-        "versions": {name: _version(name) for name in _PACKAGES},
-        "platform": platform.platform(),
-        "host": socket.gethostname(),
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "command": " ".join(Path(sys.argv[0]).name if i == 0 else arg for i, arg in enumerate(sys.argv)),
-        "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        **_torch(),
-    }
+    device, gpu, threads = _torch()
+    return Provenance(
+        oelm=__version__,
+        code=_git(Path(__file__).parent),
+        folder=_git(Path.cwd()),
+        python=platform.python_version(),
+        versions={name: _version(name) for name in _PACKAGES},
+        platform=platform.platform(),
+        host=socket.gethostname(),
+        cpu=_cpu(),
+        cores=os.cpu_count(),
+        command=" ".join(Path(sys.argv[0]).name if i == 0 else arg for i, arg in enumerate(sys.argv)),
+        environment={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+        time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        device=device,
+        gpu=gpu,
+        threads=threads,
+    )
 
 
 def _version(package: str) -> str | None:
@@ -68,8 +128,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git(folder: Path) -> dict[str, Any] | None:
-    """Commit of the working copy that a folder is in, and whether files differ from it."""
+def _git(folder: Path) -> GitState | None:
+    """Of the working copy that a folder is in."""
     try:
         commit = subprocess.run(
             ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=10, check=True
@@ -84,7 +144,7 @@ def _git(folder: Path) -> dict[str, Any] | None:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    return {"commit": commit, "dirty": bool(changed.strip())}
+    return GitState(commit=commit, dirty=bool(changed.strip()))
 
 
 def _cpu() -> str:
@@ -95,13 +155,14 @@ def _cpu() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _torch() -> dict[str, Any]:
+def _torch() -> tuple[str | None, str | None, int | None]:
+    """Device, name of the GPU and threads."""
     torch = sys.modules.get("torch")
     if torch is None:
-        return {}
+        return None, None, None
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     gpu = torch.cuda.get_device_name() if accelerator is not None and accelerator.type == "cuda" else None
-    return {"device": str(accelerator or "cpu"), "gpu": gpu, "threads": torch.get_num_threads()}
+    return str(accelerator or "cpu"), gpu, torch.get_num_threads()
 
 
 def reset_peak_memory() -> None:
@@ -113,11 +174,10 @@ def reset_peak_memory() -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def peak_memory() -> dict[str, int | None]:
-    """In bytes: resident memory of the process, and what tensors took on the GPU."""
+def peak_memory() -> PeakMemory:
     torch = sys.modules.get("torch")
     gpu = torch.cuda.max_memory_allocated() if torch is not None and torch.cuda.is_available() else None
-    return {"process": _peak_resident(), "gpu": gpu}
+    return PeakMemory(process=_peak_resident(), gpu=gpu)
 
 
 def _peak_resident() -> int:

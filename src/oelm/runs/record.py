@@ -1,105 +1,179 @@
-"""Record: what a cell left behind, as data that needs no torch to be read."""
+"""record.json: what a cell left behind when it came to an end."""
 
-from dataclasses import dataclass, field
+from __future__ import annotations
+
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Literal
 
-from oelm.errors import CellError
-from oelm.runs.layout import RECORD, Status, read_json
+from oelm.facts import AttentionStats, Count, Counts, TaskFacts
+from oelm.runs.cell_start import CellStart
+from oelm.runs.files import FileType
+from oelm.runs.layout import RECORD, Status
 from oelm.runs.lease import Lease
+from oelm.runs.provenance import PeakMemory, Provenance
+from oelm.study.cells import CellSpec
 
-FORMAT = 1
+Which = Literal["final", "best"]
+"""The model after the last step, or the best one on the validation split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationScore:
+    """A measurement on the validation split."""
+
+    step: Count
+    """After which it was measured."""
+    metrics: dict[str, float]
+    """By name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelScores:
+    """A model on the test splits."""
+
+    step: Count
+    """After which it is what it is."""
+    splits: dict[str, dict[str, float]]
+    """By test split and metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOutcome:
+    step: Count
+    """After which it was audited."""
+    passed: bool
+    """Whether all promises of the treatment hold."""
+    findings: tuple[str, ...]
+    """What does not hold, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One start of a cell, from its beginning or from a checkpoint."""
+
+    step: Count
+    """It went on from here."""
+    time: str
+    """Of the start."""
+    host: str
+    """Name of the machine."""
+    device: str | None
+    """`cuda` or `cpu`."""
+    threads: int | None
+    """Of torch."""
+    processes: Count
+    """How many trained it together."""
+    versions: dict[str, str | None]
+    """By package."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessStats:
+    """The processes that trained a cell together."""
+
+    number: Count
+    """How many."""
+    parallel: Literal["ddp", "fsdp"] | None = None
+    """None of a single one."""
+    reduced_bytes: Count | None = None
+    """With ddp: gradients that are added up over the processes in a step."""
+    spared_bytes: Count | None = None
+    """With ddp: what frozen weights would add to that."""
+    held_bytes: dict[str, Count] | None = None
+    """With fsdp: weights, gradients and optimizer state that one process keeps."""
+    whole_bytes: dict[str, Count] | None = None
+    """With fsdp: the same of a process alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a cell is not `done`."""
+
+    what: str
+    """The error, in words."""
+    traceback: str | None
+    """Where it happened; none of a loss that is not finite."""
+
+    @property
+    def first_line(self) -> str:
+        return next(iter(self.what.splitlines()), "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """The content of `record.json`. Times are in seconds, memory in bytes."""
+    """Times are in seconds, memory in bytes."""
 
     status: Status
-    spec: dict[str, Any]
-    """Study, arm, seed, treatment, changes and the resolved recipe."""
-    start: dict[str, Any]
-    """SHA-256 of the weights before the treatment and of the batches that were seen; steps of the budget."""
-    data: dict[str, Any]
-    """Fingerprints of files and tokenizer, sizes of the splits."""
-    counts: dict[str, Any]
-    """Weights: total, trainable, frozen, Q/K."""
-    evaluations: list[dict[str, Any]]
-    """On the validation split, in the order of steps."""
-    report: dict[str, Any]
-    """`final` and `best`: the step of the model and its measurements on every reported split."""
-    lr: list[list[float]]
-    """[step, learning rate] as the optimizer had it, at most 200 of them."""
+    """How it ended."""
+    spec: CellSpec
+    """What it was made with."""
+    start: CellStart | None
+    """None of a cell that failed before its first step."""
+    batches: str | None
+    """SHA-256 chained over the examples of every step."""
+    counts: Counts | None
+    """Weights of the model; None of a cell that failed before it had one."""
+    evaluations: tuple[ValidationScore, ...]
+    """In the order of steps."""
+    test: dict[Which, ModelScores]
+    """Empty unless the cell is `done`."""
+    lr: tuple[tuple[Count, float], ...]
+    """(step, learning rate) as the optimizer had it, at most 200 of them."""
     seconds: dict[str, float]
     """training, evaluation, data, checkpoints."""
-    peak_memory: dict[str, Any]
-    audits: list[dict[str, Any]]
-    """Step, whether it passed, findings."""
-    provenance: dict[str, Any]
-    """Versions, commit, machine, threads, seeds, and every start of the cell."""
-    heads: dict[str, Any] = field(default_factory=dict)
-    """`start` (after the treatment) and `final`: what `oelm.heads.attention.measure_heads` says of the model."""
-    error: dict[str, Any] | None = None
-    """Of a cell that is not `done`: what happened, and the traceback."""
+    peak_memory: PeakMemory
+    """From its last start on."""
+    audits: tuple[AuditOutcome, ...]
+    """At the start and at every checkpoint."""
+    provenance: Provenance
+    """Of the process that came to the end."""
+    launches: tuple[Launch, ...]
+    """Every start of the cell, the first one first."""
+    processes: ProcessStats | None
+    """Those that trained it; None of a cell that failed before."""
+    heads: AttentionStats | None
+    """Of the final model."""
+    error: Failure | None = None
+    """Of a cell that is not `done`."""
 
-    def value(self, metric: str, *, model: str = "final") -> float | None:
-        """A measurement on the first reported split."""
-        splits = self.report.get(model, {}).get("splits", {})
-        first: dict[str, float] = next(iter(splits.values()), {})
-        return first.get(metric)
+    def value(self, metric: str, *, model: Which = "final") -> float | None:
+        """A measurement on the first test split."""
+        return self.scores(model).get(metric)
+
+    def scores(self, model: Which = "final") -> dict[str, float]:
+        """All measurements on the first test split."""
+        found = self.test.get(model)
+        return next(iter(found.splits.values()), {}) if found is not None else {}
+
+    @property
+    def first_split(self) -> str | None:
+        """The test split that is compared."""
+        final = self.test.get("final")
+        return next(iter(final.splits), None) if final is not None else None
+
+    @property
+    def data(self) -> TaskFacts | None:
+        return self.start.data if self.start is not None else None
+
+    @property
+    def steps(self) -> int | None:
+        """Of the budget."""
+        return self.start.steps if self.start is not None else None
+
+    @property
+    def last_evaluation(self) -> dict[str, float]:
+        """Metrics on the validation split at the last measured step."""
+        return self.evaluations[-1].metrics if self.evaluations else {}
+
+
+RECORD_FILE = FileType(RECORD, Record, format=2)
 
 
 def write_record(lease: Lease, record: Record) -> None:
-    lease.write_json(RECORD, {"format": FORMAT, **record.__dict__})
+    lease.write(RECORD_FILE, record)
 
 
-def read_record(folder: Path) -> Record | None:
+def read_record(folder: str | Path) -> Record | None:
     """The record of a cell, or None if it has none yet."""
-    path = Path(folder) / RECORD
-    data = read_json(path)
-    if data is None:
-        return None
-    number = data.pop("format", None)
-    if not isinstance(number, int):
-        raise CellError(f"{path} is damaged", why="it has no format number")
-    if number > FORMAT:
-        raise CellError(
-            f"{path} has format {number}; this oelm reads up to {FORMAT}", hint="pip install --upgrade oelm"
-        )
-    data.setdefault("heads", {})  # the first records have none
-    kinds: dict[str, Any] = {name: getattr(kind, "__origin__", kind) for name, kind in Record.__annotations__.items()}
-    for name, kind in kinds.items():
-        value = data.get(name)
-        if name == "status":
-            good = value in get_args(Status)
-        elif name == "report":
-            good = isinstance(value, dict) and all(map(_is_measured, value.values()))
-        elif name == "error":
-            good = value is None or (isinstance(value, dict) and "what" in value)
-        elif name == "seconds":
-            good = isinstance(value, dict) and all(map(_is_number, value.values()))
-        elif name == "evaluations":
-            good = isinstance(value, list) and all(map(_are_numbers, value))
-        else:
-            good = isinstance(value, kind)
-        if not good:
-            raise CellError(f"{path} is damaged", why=f"'{name}' is missing or of another kind")
-    try:
-        return Record(**data)
-    except TypeError as error:
-        raise CellError(f"{path} is damaged", why=str(error)) from error
-
-
-def _is_measured(model: Any) -> bool:
-    if not isinstance(model, dict) or not isinstance(model.get("step"), int):
-        return False
-    splits = model.get("splits")
-    return isinstance(splits, dict) and all(map(_are_numbers, splits.values()))
-
-
-def _are_numbers(metrics: Any) -> bool:
-    return isinstance(metrics, dict) and all(map(_is_number, metrics.values()))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return RECORD_FILE.read(Path(folder))

@@ -1,22 +1,55 @@
-"""Steps: the log of a cell's training, as columns."""
+"""steps.jsonl: the log of a cell's training, a line a step."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from oelm.runs.layout import STEPS
 
-_COLUMNS = ("step", "loss", "lr", "grad_norm", "seconds")
+_LINE_BYTES = 400  # of a step at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A line of the file."""
+
+    step: int
+    """From 1 on."""
+    loss: float
+    """Before the update of this step."""
+    lr: float
+    """Learning rate, as the optimizer had it."""
+    grad_norm: float
+    """Before clipping."""
+    seconds: float
+    """From the start of this step to that of the next."""
+
+
+_COLUMNS = tuple(Step.__annotations__)
+_STEP: TypeAdapter[Step] = TypeAdapter(Step)
+
+
+def format_step(step: Step) -> str:
+    return json.dumps(asdict(step)) + "\n"
+
+
+def parse_step(line: bytes) -> Step | None:
+    """A line of the file; None of one that was not written to its end, or holds something else."""
+    try:
+        return _STEP.validate_json(line, strict=True, extra="forbid")
+    except ValidationError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """One entry a step. Times are in seconds."""
+    """The whole log, an entry a step. Times are in seconds."""
 
     step: NDArray[np.float64]
     loss: NDArray[np.float64]
@@ -50,6 +83,18 @@ def read_steps(folder: Path) -> Steps:
     return Steps(**columns)
 
 
+def read_last_steps(folder: Path, number: int) -> list[Step]:
+    """The last steps of a cell that were written whole, oldest first, without reading all of them."""
+    try:
+        with (folder / STEPS).open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(0, end - number * _LINE_BYTES))
+            lines = file.read().splitlines()[-number:]
+    except OSError:
+        return []
+    return [step for line in lines if (step := parse_step(line)) is not None]
+
+
 def _read_fast(path: Path) -> dict[str, NDArray[np.float64]]:
     from pyarrow import json as arrow
 
@@ -60,16 +105,9 @@ def _read_fast(path: Path) -> dict[str, NDArray[np.float64]]:
 
 
 def _read_lines(path: Path) -> dict[str, NDArray[np.float64]]:
-    rows = []
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                try:
-                    row = json.loads(line)
-                    rows.append([float(row[name]) for name in _COLUMNS])
-                except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
-                    continue
+        lines = path.read_bytes().splitlines()
     except OSError:
-        pass
-    table = np.array(rows, dtype=np.float64).reshape(-1, len(_COLUMNS))
-    return {name: table[:, number] for number, name in enumerate(_COLUMNS)}
+        lines = []
+    steps = [step for line in lines if (step := parse_step(line)) is not None]
+    return {name: np.array([getattr(step, name) for step in steps], dtype=np.float64) for name in _COLUMNS}

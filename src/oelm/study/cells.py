@@ -1,15 +1,14 @@
-"""Plan: the cells of a study, in the order they run, and what each is made with. Pure functions of the study."""
+"""Cells: those of a study, in the order they run, and what each is made with. Pure functions of the study."""
 
 import itertools
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from oelm.study.overrides import apply_overrides
 from oelm.study.schema import WITHOUT_EFFECT, Recipe
-from oelm.study.study import Arm, Study, Value
+from oelm.study.study import Arm, Compare, Study, Value
+from oelm.treatment import Treatment
 
 Point = tuple[tuple[str, Value], ...]
 """One choice of the tuned settings: ((path, value), ...)."""
@@ -38,26 +37,26 @@ class Cell:
 class CellSpec:
     """Everything a cell is made with."""
 
-    study: Study
-    cell: Cell
-    arm: Arm
+    study: str
+    """Name of the study."""
+    arm: str
+    """Name of the arm."""
+    seed: int
+    """All that is random is drawn from it."""
+    tuning: dict[str, Value] | None
+    """Of a cell that tunes: its point of the grid, by path."""
+    treatment: Treatment
+    """What is done to queries and keys."""
+    overrides: dict[str, Value]
+    """Where the arm departs from the recipe of the study, by path."""
     recipe: Recipe
     """With the arm's overrides and the tuned settings in it."""
+    compare: Compare
+    """What the study compares."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain as JSON, so that it compares equal to what is read back."""
-        tuned = dict(self.cell.point) if self.cell.point else {}
-        data = {
-            "study": self.study.name,
-            "arm": self.arm.name,
-            "seed": self.cell.seed,
-            "tuning": tuned or None,
-            "treatment": self.arm.treatment.to_dict(),
-            "overrides": self.arm.overrides,
-            "recipe": asdict(self.recipe),
-            "compare": asdict(self.study.compare),
-        }
-        return json.loads(json.dumps(data))  # type: ignore[no-any-return]
+    @property
+    def cell(self) -> Cell:
+        return Cell(arm=self.arm, seed=self.seed, point=tuple(self.tuning.items()) if self.tuning else None)
 
 
 def point_name(point: Point) -> str:
@@ -97,7 +96,16 @@ def resolve_cell(study: Study, cell: Cell, tuned: Point | None = None) -> CellSp
     """What a cell is made with; `tuned` is the point that its arm has chosen."""
     arm = study.arms[cell.arm]
     recipe = apply_overrides(study.recipe, {**arm.overrides, **dict(cell.point or tuned or ())})
-    return CellSpec(study=study, cell=cell, arm=arm, recipe=recipe)
+    return CellSpec(
+        study=study.name,
+        arm=cell.arm,
+        seed=cell.seed,
+        tuning=dict(cell.point) if cell.point else None,
+        treatment=arm.treatment,
+        overrides=arm.overrides,
+        recipe=recipe,
+        compare=study.compare,
+    )
 
 
 def restrict_study(study: Study, *, arms: list[str] | None = None, seeds: list[int] | None = None) -> Study:
@@ -106,7 +114,7 @@ def restrict_study(study: Study, *, arms: list[str] | None = None, seeds: list[i
     return replace(study, arms=kept, seeds=study.seeds if seeds is None else tuple(seeds))
 
 
-def differences(study: Study) -> dict[str, dict[str, Value]]:
+def differences(study: Study) -> dict[str, dict[str, object]]:
     """What differs between the arms, by path: the value in every arm. Nothing else does."""
     rows = {name: flatten({"": arm.treatment.to_dict()}) | _departures(study, arm) for name, arm in study.arms.items()}
     paths = dict.fromkeys(path for row in rows.values() for path in row)
@@ -114,14 +122,14 @@ def differences(study: Study) -> dict[str, dict[str, Value]]:
     return {path: row for path, row in table.items() if len({repr(value) for value in row.values()}) > 1}
 
 
-def _departures(study: Study, arm: Arm) -> dict[str, Value]:
+def _departures(study: Study, arm: Arm) -> dict[str, object]:
     base = flatten(asdict(study.recipe))
     changed = {path for other in study.arms.values() for path in other.overrides}
     own = flatten(asdict(apply_overrides(study.recipe, arm.overrides)))
     return {path: own.get(path, base.get(path)) for path in sorted(changed)}
 
 
-def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def describe_changes(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     """Where the spec of a cell differs from the one it was started with, in words, without what has no effect."""
     was, is_ = flatten(before), flatten(now)
     free = tuple(f"recipe.{path}" for path in WITHOUT_EFFECT)
@@ -132,9 +140,9 @@ def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[
     ]
 
 
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(data: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Nested data by dotted path."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key, value in data.items():
         path = f"{prefix}.{key}".strip(".")
         if isinstance(value, Mapping) and value:

@@ -1,9 +1,9 @@
 """Study: a question as data: one recipe, the arms that are compared, the seeds. Its product is cells."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
 
 from oelm.metrics import Direction, find_metric
+from oelm.study.forbid_extra import ForbidExtra
 from oelm.study.hypothesis import Hypothesis
 from oelm.study.schema import Recipe
 from oelm.treatment import Treatment
@@ -31,10 +31,8 @@ class Tune:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compare:
+class Compare(ForbidExtra):
     """What a study compares: every arm with the baseline, on one metric."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
 
     baseline: str
     """The arm that the others are compared with."""
@@ -63,7 +61,7 @@ class Study:
     hypotheses: tuple[Hypothesis, ...] = ()
     """Written down before anything is run, and judged by their own rules."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain data in the form of the file."""
         tune = None if self.tune is None else {**self.tune.grid, "seeds": self.tune.seeds}
         return {

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import signal
 import time
 import traceback
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oelm.errors import AuditFailed, CellError, OelmError, Stopped
-from oelm.runs.layout import CELL_SPEC, CHECKPOINTS, FINISHED, LOG, RECORD, STEPS, read_json
+from oelm.facts import AttentionStats
+from oelm.runs.cell_start import CELL_FILE, CellStart, StartedCell, read_cell
+from oelm.runs.layout import CHECKPOINTS, FINISHED, LOG, RECORD, Status
 from oelm.runs.lease import Lease, acquire, holder_of, remove_stale
 from oelm.runs.provenance import collect_provenance, peak_memory, reset_peak_memory
-from oelm.runs.record import Record, read_record, write_record
+from oelm.runs.record import Failure, ModelScores, Record, Which, read_record, write_record
+from oelm.runs.steps import read_steps
+from oelm.runs.train_state import TrainState
 from oelm.study.cells import CellSpec
 from oelm.study.schema import Recipe
 from oelm.train.preflight import check_data, check_files_unchanged, check_spec_unchanged
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 _LR_ROWS = 200
 
 
-def train_cell(resolved: CellSpec, *, root: Path, progress: Progress) -> Record:
+def train_cell(spec: CellSpec, *, root: Path, progress: Progress) -> Record:
     """Bring a cell to its end and return its record; one that is finished is only read.
 
     `root` is the folder of the study. Several processes that were started together do it together.
@@ -40,11 +42,11 @@ def train_cell(resolved: CellSpec, *, root: Path, progress: Progress) -> Record:
     avoid_spinning()  # before torch is imported
     from oelm.train.distributed import init_distributed
 
-    folder = root / resolved.cell.folder
-    check_spec_unchanged(resolved, root)
+    folder = root / spec.cell.folder
+    check_spec_unchanged(spec, root)
     record = read_record(folder)
     if record is not None and record.status in FINISHED:
-        check_files_unchanged(resolved, root, record)
+        check_files_unchanged(spec, root, record)
         checkpoints = folder / CHECKPOINTS
         with suppress(OelmError):  # it is not for whoever only reads to complain
             if holder_of(folder) is not None or (record.status == "done" and checkpoints.exists()):
@@ -61,7 +63,7 @@ def train_cell(resolved: CellSpec, *, root: Path, progress: Progress) -> Record:
             except OelmError as error:
                 problem = error
         if group.any(problem is not None):
-            raise problem or CellError(f"the first process could not begin {resolved.cell}", hint="see what it says")
+            raise problem or CellError(f"the first process could not begin {spec.cell}", hint="see what it says")
         record = read_record(folder)  # another process may have come to the end of it just now
         if group.any(record is not None and record.status in FINISHED):
             assert record is not None
@@ -70,72 +72,72 @@ def train_cell(resolved: CellSpec, *, root: Path, progress: Progress) -> Record:
             # It failed; what it said is kept, and it is tried again from its last checkpoint.
             lease.rename(RECORD, f"failed-{time.strftime('%Y%m%d-%H%M%S')}.json")
         if lease is None:
-            return _train_cell(resolved, root, None, Progress(), group)
+            return _train_cell(spec, root, None, Progress(), group)
         with log_to_file(progress, folder / LOG) as progress:
-            return _train_cell(resolved, root, lease, progress, group)
+            return _train_cell(spec, root, lease, progress, group)
 
 
-def _train_cell(resolved: CellSpec, root: Path, lease: Lease | None, progress: Progress, group: ProcessGroup) -> Record:
+def _train_cell(spec: CellSpec, root: Path, lease: Lease | None, progress: Progress, group: ProcessGroup) -> Record:
     from oelm.train.evaluate import evaluate_final
     from oelm.train.loop import Diverged
     from oelm.train.signals import catch_signals
 
-    folder = root / resolved.cell.folder
+    folder = root / spec.cell.folder
     reset_peak_memory()
     loop: Loop | None = None
-    status, error = "done", None
-    heads: dict[str, Any] = {}
+    status: Status = "done"
+    error: Failure | None = None
+    heads: AttentionStats | None = None
+    test: dict[Which, ModelScores] = {}
     with catch_signals() as stop:
         if lease is not None:
             lease.on_stop_request = stop.ask_from_outside
         try:
-            loop = build_loop(resolved, root, progress, stop, lease=lease, group=group)
-            progress.on_cell_start(resolved.cell, step=loop.state.step, total=loop.total)
-            if resolved.recipe.trackers:
-                named = {"arm": resolved.arm.name, "seed": resolved.cell.seed}
-                loop.accelerator.init_trackers(resolved.study.name, config=named)
+            loop = build_loop(spec, root, progress, stop, lease=lease, group=group)
+            progress.on_cell_start(spec.cell, step=loop.state.step, total=loop.total)
+            if spec.recipe.trackers:
+                named = {"arm": spec.arm, "seed": spec.seed}
+                loop.accelerator.init_trackers(spec.study, config=named)
             stop.at_once = False
             loop.run()
-            heads = {"final": loop.heads()}
-            reported = evaluate_final(loop)
+            heads = loop.heads()
+            test = evaluate_final(loop)
         except Diverged as happened:
-            status, error = "diverged", {"what": str(happened), "traceback": None}
+            status, error = "diverged", Failure(what=str(happened), traceback=None)
         except AuditFailed as happened:
-            status, error = "audit-failed", {"what": str(happened), "traceback": traceback.format_exc()}
+            status, error = "audit-failed", Failure(what=str(happened), traceback=traceback.format_exc())
         except OelmError:
             raise
         except KeyboardInterrupt:
             number = stop.signal or signal.SIGINT
-            what = f"stopped at once; {resolved.cell} is as its last checkpoint left it"
+            what = f"stopped at once; {spec.cell} is as its last checkpoint left it"
             raise Stopped(what, signal=number) from None
         except Exception as happened:
             what = f"{type(happened).__name__}: {happened}"
-            status, error = "failed", {"what": what, "traceback": traceback.format_exc()}
+            status, error = "failed", Failure(what=what, traceback=traceback.format_exc())
         finally:
             if lease is not None:
                 lease.on_stop_request = None
             if loop is not None:
                 loop.close_log()
-        if error is not None:
-            reported = {}
-        record = _record(resolved, folder, loop, status, reported, heads, error)
+        record = _record(spec, folder, loop, status=status, test=test, heads=heads, error=error)
         if lease is not None:
             write_record(lease, record)
     for tracker in loop.accelerator.trackers if loop is not None else ():
         tracker.finish()  # not by `end_training`, which parts the processes while others still ask for something
     if lease is not None and record.status == "done":
         lease.remove(folder / CHECKPOINTS)
-    progress.on_cell_end(resolved.cell, status=status)
+    progress.on_cell_end(spec.cell, status=status)
     if status == "failed" and group.world_size > 1:  # the others may wait for this process in the middle of a step
         assert error is not None
-        raise CellError(f"{resolved.cell} failed", why=error["what"])
+        raise CellError(f"{spec.cell} failed", why=error.what)
     if stop.signal is not None:  # it came too late for this cell, and in time for the next
-        raise Stopped(f"stopped after {resolved.cell}", signal=stop.signal)
+        raise Stopped(f"stopped after {spec.cell}", signal=stop.signal)
     return record
 
 
 def build_loop(
-    resolved: CellSpec,
+    spec: CellSpec,
     root: Path,
     progress: Progress,
     stop: StopRequest,
@@ -153,8 +155,8 @@ def build_loop(
 
     group = group or SINGLE_PROCESS
     keep_memory()
-    folder = root / resolved.cell.folder
-    recipe, seed = resolved.recipe, resolved.cell.seed
+    folder = root / spec.cell.folder
+    recipe, seed = spec.recipe, spec.seed
     if recipe.precision == "bf16" and not supports_bf16():
         progress.on_message(
             "this CPU has no instructions for bf16, which is many times slower here than fp32: "
@@ -162,7 +164,7 @@ def build_loop(
         )
     with group.main_process_first():  # the others find the tokens made
         prepared = load_data(recipe, progress)
-    check_data(resolved, root, prepared)
+    check_data(spec, root, prepared)
     accelerator = _accelerator(recipe, folder)
     model = build_cell_model(recipe, prepared, seed=seed)
     weights = _hash_of(model)
@@ -172,9 +174,9 @@ def build_loop(
             why="their machines, or the versions of their libraries, differ",
             hint="the same environment on all of them",
         )
-    applied = apply(model, resolved.arm.treatment, seed=seed, keep_undo=False)
+    applied = apply(model, spec.treatment, seed=seed, keep_undo=False)
     loop = Loop(
-        resolved,
+        spec,
         prepared=prepared,
         applied=applied,
         accelerator=accelerator,
@@ -184,23 +186,23 @@ def build_loop(
         stop=stop,
         group=group,
     )
-    facts = {
-        "weights": weights,
-        "steps": loop.total,
-        "padding": round(loop.padding(), 4),
-        "device": describe_device(),
-    }
-    heads = {"start": loop.heads()}
+    start = CellStart(
+        data=prepared.facts,
+        weights=weights,
+        steps=loop.total,
+        padding=round(loop.padding(), 4),
+        device=describe_device(),
+        heads=loop.heads(),
+    )
     if lease is not None:
-        content = {**resolved.to_dict(), "data": asdict(prepared.facts), "start": facts, "heads": heads}
-        lease.write_json(CELL_SPEC, content)
+        lease.write(CELL_FILE, StartedCell(spec=spec, start=start))
     with group.main_process_first():  # the others find damaged ones put aside
         checkpoint = latest_checkpoint(folder / CHECKPOINTS, log=progress.on_message)
     if checkpoint is not None:
         loop.restore(checkpoint)
-        progress.on_message(f"{resolved.cell} goes on from step {checkpoint.step} of {loop.total}")
+        progress.on_message(f"{spec.cell} resumes from step {checkpoint.step} of {loop.total}")
     loop.open_log()
-    loop.state.starts.append({"step": loop.state.step, **_briefly(collect_provenance()), "processes": group.world_size})
+    loop.record_launch(collect_provenance())
     return loop
 
 
@@ -246,49 +248,41 @@ def _hash_of(model: Any) -> str:
     return digest.hexdigest()
 
 
-def _briefly(facts: dict[str, Any]) -> dict[str, Any]:
-    return {name: facts.get(name) for name in ("time", "host", "threads", "device", "versions")}
-
-
 def _record(
-    resolved: CellSpec,
+    spec: CellSpec,
     folder: Path,
-    loop: Any,
-    status: Any,
-    evaluate_final: dict[str, Any],
-    heads: dict[str, Any],
-    error: dict[str, Any] | None,
+    loop: Loop | None,
+    *,
+    status: Status,
+    test: dict[Which, ModelScores],
+    heads: AttentionStats | None,
+    error: Failure | None,
 ) -> Record:
-    content = read_json(folder / CELL_SPEC) or {}
-    state = loop.state if loop is not None else None
+    started = read_cell(folder)
+    state = loop.state if loop is not None else TrainState()
     return Record(
         status=status,
-        spec=resolved.to_dict(),
-        start={**content.get("start", {}), "batches": state.batches if state else None},
-        data=content.get("data") or {},
-        counts=loop.applied.counts.to_dict() if loop is not None else {},
-        evaluations=state.evaluations if state else [],
-        report=evaluate_final,
+        spec=spec,
+        start=started.start if started is not None else None,
+        batches=state.batches or None,
+        counts=loop.applied.counts if loop is not None else None,
+        evaluations=state.evaluations,
+        test=test if error is None else {},
         lr=_lr_rows(folder),
         seconds=dict(loop.clock.seconds) if loop is not None else {},
         peak_memory=peak_memory(),
-        audits=state.audits if state else [],
-        provenance={
-            **collect_provenance(),
-            "seed": resolved.cell.seed,
-            "starts": state.starts if state else [],
-            "processes": loop.processes() if loop is not None else None,
-        },
-        heads={**content.get("heads", {}), **heads},
+        audits=state.audits,
+        provenance=collect_provenance(),
+        launches=state.launches,
+        processes=loop.processes() if loop is not None else None,
+        heads=heads,
         error=error,
     )
 
 
-def _lr_rows(folder: Path) -> list[list[float]]:
-    path = folder / STEPS
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def _lr_rows(folder: Path) -> tuple[tuple[int, float], ...]:
+    steps = read_steps(folder)
+    rows = list(zip(steps.step.astype(int).tolist(), steps.lr.tolist(), strict=True))
     stride = max(1, -(-len(rows) // _LR_ROWS))
-    kept = rows[::stride] + ([rows[-1]] if rows and (len(rows) - 1) % stride else [])
-    return [[row["step"], row["lr"]] for row in kept]
+    last = rows[-1:] if rows and (len(rows) - 1) % stride else []
+    return (*rows[::stride], *last)

@@ -7,11 +7,10 @@ complete or not at all, and the last two are kept: a damaged one falls back to t
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,17 @@ from torch import Tensor, nn
 
 from oelm.errors import CellError
 from oelm.heads.sharded import full_tensor, is_sharded, shard_like
-from oelm.runs.layout import CHECKPOINTS, disk_full, writing
+from oelm.runs.files import disk_full, writing
+from oelm.runs.layout import CHECKPOINTS
 from oelm.runs.lease import Lease
+from oelm.runs.train_state import STATE_FILE, CheckpointState
 
 KEPT = 2
-_STATE = "state.json"
 # What reading a damaged checkpoint raises.
 # A file that cannot be read at the moment (no permission, too many open files) is not damaged.
 _DAMAGED = (
     FileNotFoundError,
+    CellError,
     ValueError,
     LookupError,
     TypeError,
@@ -42,23 +43,26 @@ _DAMAGED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    step: int
-    state: dict[str, Any]
+    state: CheckpointState
     tensors: dict[str, dict[str, Tensor]]
-    """`model`, `optimizer` and `chosen`, where there is one."""
+    """`model`, `optimizer` and `best`, where there is one."""
+
+    @property
+    def step(self) -> int:
+        return self.state.train.step
 
 
 def save_checkpoint(
     lease: Lease,
-    *,
-    step: int,
-    state: dict[str, Any],
+    state: CheckpointState,
     tensors: dict[str, dict[str, Tensor]],
+    *,
     same: Collection[str] = (),
 ) -> None:
-    """Write a checkpoint. What is in `same` has not changed since the last one, and is linked from there."""
+    """Write a checkpoint; the checksums of its tensors are filled in. What is in `same` has not changed since the last
+    one, and is linked from there."""
     folder = lease.folder / CHECKPOINTS
-    name = f"step-{step:07d}"
+    name = f"step-{state.train.step:07d}"
     partial = lease.staging / f"new-{name}"
     before = _folders(folder)[:1]
     try:
@@ -71,9 +75,7 @@ def save_checkpoint(
                 if not (part in same and before and _linked(before[0], file)):
                     _save(values, file)
                 sums[part] = _checksum(file)
-            text = json.dumps({"step": step, "sha256": sums, "state": state})
-            full_tensor = {"state_sha256": hashlib.sha256(text.encode()).hexdigest(), "content": text}
-            _write(partial / _STATE, json.dumps(full_tensor))
+            STATE_FILE.write(partial, replace(state, tensors=sums))
             lease.publish(partial, f"{CHECKPOINTS}/{name}")
             _sync(folder)
     except BaseException:
@@ -93,28 +95,25 @@ def latest_checkpoint(folder: Path, *, log: Callable[[str], None]) -> Checkpoint
             aside = path.with_name(f"damaged-{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
             path.rename(aside)
-            log(f"checkpoint {path.name} is damaged ({str(error)[:120]}); falling back to the one before")
+            why = " ".join(str(error).split())[:200]
+            log(f"checkpoint {path.name} is damaged ({why}); falling back to the one before")
     return None
 
 
-def _content(path: Path) -> dict[str, Any]:
-    full_tensor = json.loads((path / _STATE).read_text(encoding="utf-8"))
-    text = full_tensor["content"]
-    if hashlib.sha256(text.encode()).hexdigest() != full_tensor["state_sha256"]:
-        raise ValueError(f"the checksum of {_STATE} does not agree")
-    content: dict[str, Any] = json.loads(text)
-    return content
+def _read_state(path: Path) -> CheckpointState:
+    file = path / STATE_FILE.name
+    return STATE_FILE.parse(file.read_bytes(), where=file)  # an OSError is no damage
 
 
 def _load(path: Path) -> Checkpoint:
-    content = _content(path)
+    state = _read_state(path)
     tensors = {}
-    for name, expected in content["sha256"].items():
+    for name, expected in state.tensors.items():
         file = path / f"{name}.safetensors"
         if _checksum(file) != expected:
-            raise ValueError(f"the checksum of {file.name} does not agree")
+            raise ValueError(f"the checksum of {file.name} does not match")
         tensors[name] = load_file(file)
-    return Checkpoint(step=content["step"], state=content["state"], tensors=tensors)
+    return Checkpoint(state=state, tensors=tensors)
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -138,18 +137,11 @@ def _save(values: dict[str, Tensor], file: Path) -> None:
         os.fsync(handle.fileno())
 
 
-def _write(file: Path, text: str) -> None:
-    with file.open("w", encoding="utf-8") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-
-
 def _linked(before: Path, new: Path) -> bool:
     """Whether the file was there in the checkpoint before, still is what it was, and is now here too."""
     old = before / new.name
     try:
-        if _checksum(old) != _content(before)["sha256"][new.stem]:
+        if _checksum(old) != _read_state(before).tensors[new.stem]:
             return False
         os.link(old, new)
     except _DAMAGED:  # nor has every file system links
@@ -232,9 +224,9 @@ def _as_tensor(value: Any, key: str, optimizer: torch.optim.Optimizer) -> Tensor
     return torch.tensor(False if value is None else value, dtype=_NUMBERS[kind][1])
 
 
-def group_values(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+def group_values(optimizer: torch.optim.Optimizer) -> tuple[dict[str, int | float], ...]:
     """The numbers in the groups of an optimizer: some keep what they have learned there."""
-    return [{k: v for k, v in group.items() if type(v) in (int, float)} for group in optimizer.param_groups]
+    return tuple({k: v for k, v in group.items() if type(v) in (int, float)} for group in optimizer.param_groups)
 
 
 def load_optimizer_(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
@@ -253,6 +245,6 @@ def load_optimizer_(model: nn.Module, optimizer: torch.optim.Optimizer, tensors:
         optimizer.state[owner][key] = shard_like(value, owner) if value.ndim else value
 
 
-def load_group_values_(optimizer: torch.optim.Optimizer, values: list[dict[str, Any]]) -> None:
+def load_group_values_(optimizer: torch.optim.Optimizer, values: Sequence[dict[str, int | float]]) -> None:
     for group, numbers in zip(optimizer.param_groups, values, strict=True):
         group.update(numbers)

@@ -120,7 +120,7 @@ def ddp_ignore_frozen(module: nn.Module) -> None:
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)  # type: ignore[no-untyped-call]
 
 
-def allreduce_bytes(wrapped_model: nn.Module) -> dict[str, int]:
+def allreduce_bytes(wrapped_model: nn.Module) -> tuple[int, int]:
     """Bytes that DDP adds up over the processes in a step, as it has counted them, and what freezing spares."""
     assert isinstance(wrapped_model, DistributedDataParallel)
     logged = wrapped_model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
@@ -128,10 +128,7 @@ def allreduce_bytes(wrapped_model: nn.Module) -> dict[str, int]:
         logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"]
     )  # it arranges them anew after the first step
     frozen = [p for p in wrapped_model.parameters() if not p.requires_grad]
-    return {
-        "reduced_bytes": sum(int(size) for size in sizes.split(",")),
-        "spared_bytes": sum(p.numel() * p.element_size() for p in frozen),
-    }
+    return sum(int(size) for size in sizes.split(",")), sum(map(_bytes, frozen))
 
 
 # -- FSDP ----------------------------------------------------------------------------------------------------------
@@ -163,7 +160,7 @@ def no_sync(model: nn.Module) -> Iterator[None]:
         model.set_requires_gradient_sync(True)
 
 
-def local_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, int]]:
+def local_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, int], dict[str, int]]:
     """Bytes of weights, gradients and optimizer state that this process keeps, and that one alone would."""
     weights = list(model.parameters())
     kinds: dict[str, list[Tensor]] = {
@@ -176,10 +173,8 @@ def local_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
             if isinstance(value, Tensor)
         ],
     }
-    return {
-        "held_bytes": {kind: sum(map(_local_bytes, tensors)) for kind, tensors in kinds.items()},
-        "whole_bytes": {kind: sum(map(_bytes, tensors)) for kind, tensors in kinds.items()},
-    }
+    held = {kind: sum(map(_local_bytes, tensors)) for kind, tensors in kinds.items()}
+    return held, {kind: sum(map(_bytes, tensors)) for kind, tensors in kinds.items()}
 
 
 def _local_bytes(tensor: Tensor) -> int:

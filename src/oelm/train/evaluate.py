@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import torch
-from numpy.typing import NDArray
-from pyarrow import parquet
 
 from oelm.data.batches import batches_by_length, collate
 from oelm.data.tasks import Task, class_metrics
 from oelm.data.tokenize import Examples, Split
 from oelm.heads.sharded import gather_params, is_sharded
-from oelm.runs.layout import MODEL, PREDICTIONS, writing
+from oelm.runs.files import writing
+from oelm.runs.layout import MODEL, PREDICTIONS
 from oelm.runs.lease import Lease
+from oelm.runs.predictions import Predictions, write_predictions
+from oelm.runs.record import ModelScores, Which
 from oelm.train.checkpoint import load_weights_, weights_of
 from oelm.train.distributed import SINGLE_PROCESS, ProcessGroup
 from oelm.train.objective import Objective
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     metrics: dict[str, float]
-    predictions: dict[str, NDArray[Any]]
-    """By column, a row an example: `row`, `label`, `prediction`, `loss`; for text `row` (window), `loss`, `tokens`."""
+    predictions: Predictions
 
 
 def evaluate(
@@ -78,10 +77,10 @@ def evaluate(
         tokens = split.lengths
         per_token = float(loss.sum() / tokens.sum())
         metrics = {"perplexity": _exp(per_token), "loss": per_token}
-        return Evaluation(metrics=metrics, predictions={"row": np.arange(number), "loss": loss, "tokens": tokens})
+        return Evaluation(metrics=metrics, predictions=Predictions(row=np.arange(number), loss=loss, tokens=tokens))
     metrics = {**class_metrics(split.labels, predicted, task), "loss": float(loss.mean())}
-    columns = {"row": split.rows, "label": split.labels, "prediction": predicted, "loss": loss}
-    return Evaluation(metrics=metrics, predictions=columns)
+    kept = Predictions(row=split.rows, label=split.labels, prediction=predicted, loss=loss)
+    return Evaluation(metrics=metrics, predictions=kept)
 
 
 def _exp(loss: float) -> float:
@@ -91,41 +90,37 @@ def _exp(loss: float) -> float:
 # -- the end of a cell ---------------------------------------------------------------------------------------------
 
 
-def evaluate_final(loop: Loop) -> dict[str, Any]:
-    """Measure the final model, then the chosen one, on every reported split; keep predictions and a model."""
+def evaluate_final(loop: Loop) -> dict[Which, ModelScores]:
+    """Measure the final model, then the best one, on every test split; keep predictions and a model."""
     assert loop.state.best is not None  # the last step is always measured
     assert loop.best_weights is not None
-    steps = {"final": loop.total, "best": loop.state.best["step"]}
     final_weights = weights_of(loop.model)
-    reported: dict[str, Any] = {}
-    tables: list[pa.Table] = []
-    for which, step in steps.items():
-        if which == "best" and step == loop.total:
-            reported[which] = {**reported["final"], "step": step}
-            tables += [table.set_column(0, "model", pa.array(["best"] * table.num_rows)) for table in list(tables)]
-            continue
-        if which == "best":
-            load_weights_(loop.model, loop.best_weights)
-        splits = {}
-        for name, split in loop.prepared.test.items():
-            measured = loop.evaluate(split, name)
-            splits[name] = measured.metrics
-            number = len(measured.predictions["row"])
-            columns = {"model": np.full(number, which), "split": np.full(number, name), **measured.predictions}
-            tables.append(pa.table(columns))
-        reported[which] = {"step": step, "splits": splits}
-    lease, keep = loop.lease, loop.recipe.checkpoint.keep
-    load_weights_(loop.model, loop.best_weights if keep == "best" else final_weights)
+    measured: dict[Which, dict[str, Evaluation]] = {"final": _evaluate_test(loop)}
+    if loop.state.best.step == loop.total:
+        measured["best"] = measured["final"]
+    else:
+        load_weights_(loop.model, loop.best_weights)
+        measured["best"] = _evaluate_test(loop)
+    load_weights_(loop.model, loop.best_weights if loop.recipe.checkpoint.keep == "best" else final_weights)
     with gather_params(loop.model):
-        if lease is not None:
-            _keep(loop, lease, tables)
-    return reported
+        if loop.lease is not None:
+            _keep(loop, loop.lease, measured)
+    steps: dict[Which, int] = {"final": loop.total, "best": loop.state.best.step}
+    return {
+        which: ModelScores(step=steps[which], splits={name: one.metrics for name, one in splits.items()})
+        for which, splits in measured.items()
+    }
 
 
-def _keep(loop: Loop, lease: Lease, tables: list[pa.Table]) -> None:
+def _evaluate_test(loop: Loop) -> dict[str, Evaluation]:
+    return {name: loop.evaluate(split, name) for name, split in loop.prepared.test.items()}
+
+
+def _keep(loop: Loop, lease: Lease, measured: dict[Which, dict[str, Evaluation]]) -> None:
+    predictions = {(which, name): one.predictions for which, splits in measured.items() for name, one in splits.items()}
     with writing(loop.folder):
         made = lease.staging / PREDICTIONS
-        parquet.write_table(pa.concat_tables(tables), made, compression="zstd")
+        write_predictions(made, predictions)
         lease.publish(made, PREDICTIONS)
         if loop.recipe.checkpoint.keep != "none":
             made = lease.staging / MODEL

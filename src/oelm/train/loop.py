@@ -6,14 +6,13 @@ Everything random is a function of the seed and the step, so what is not in a ch
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,10 +25,16 @@ from torch.distributed.tensor import DTensor
 from oelm.data.batches import BatchSampler, Rows, collate
 from oelm.data.tokenize import Split, TokenizedTask
 from oelm.errors import CellError, Stopped
+from oelm.facts import AttentionStats
 from oelm.heads.applied import Applied
 from oelm.heads.attention import measure_heads
-from oelm.runs.layout import STEPS, writing
+from oelm.runs.files import writing
+from oelm.runs.layout import STEPS
 from oelm.runs.lease import Lease
+from oelm.runs.provenance import Provenance
+from oelm.runs.record import AuditOutcome, Launch, ProcessStats, ValidationScore
+from oelm.runs.steps import Step, format_step, parse_step
+from oelm.runs.train_state import BestScore, CheckpointState, TrainState
 from oelm.seeds import seed_for
 from oelm.study.cells import CellSpec
 from oelm.study.schedule import lr_at
@@ -68,22 +73,6 @@ class Diverged(Exception):
     """The loss is not finite."""
 
 
-@dataclass
-class TrainState:
-    """What a cell has been through so far; all of it is in every checkpoint."""
-
-    step: int = 0
-    batches: str = ""
-    """SHA-256 chained over the examples of every step."""
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
-    best: dict[str, Any] | None = None
-    """Step and value of the best evaluation so far."""
-    audits: list[dict[str, Any]] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    starts: list[dict[str, Any]] = field(default_factory=list)
-    """When, where and at which step the cell was started."""
-
-
 class Clock:
     """Adds up seconds by kind. Kinds do not nest: the inner one is taken out of the outer."""
 
@@ -109,7 +98,7 @@ class Loop:
 
     def __init__(
         self,
-        resolved: CellSpec,
+        spec: CellSpec,
         *,
         prepared: TokenizedTask,
         applied: Applied,
@@ -121,7 +110,7 @@ class Loop:
         group: ProcessGroup = SINGLE_PROCESS,
     ):
         """Without a lease it writes nothing: of several processes, one has it."""
-        self.resolved, self.recipe, self.seed = resolved, resolved.recipe, resolved.cell.seed
+        self.spec, self.recipe, self.seed = spec, spec.recipe, spec.seed
         self.prepared, self.applied, self.folder = prepared, applied, folder
         self.accelerator, self.progress, self.stop = accelerator, progress, stop
         self.lease, self.group = lease, group
@@ -150,7 +139,7 @@ class Loop:
         self._best_saved = False
         self._checkpointed = -1
         self._unseen: list[tuple[int, float, Tensor, Tensor, float]] = []
-        self._held: dict[str, Any] = {}
+        self._held: tuple[dict[str, int], dict[str, int]] | None = None
         self._log: IO[str] | None = None
 
     def _wrap_model(self) -> nn.Module:
@@ -212,11 +201,10 @@ class Loop:
             loss += share.detach()
         norm = self.clip()
         self.wrapped_optimizer.step()
-        if self.sharded and not self._held:
+        if self.sharded and self._held is None:
             self._held = local_bytes(self.model, self.optimizer)
         self.wrapped_optimizer.zero_grad()
-        self.state.step += 1
-        self.state.batches = _chained(self.state.batches, passes)
+        self.state = replace(self.state, step=step + 1, batches=_chained(self.state.batches, passes))
         self._unseen.append((step, float(self.optimizer.param_groups[0]["lr"]), loss, norm, began))
         if len(self._unseen) == _FLUSH:
             self._flush()
@@ -257,8 +245,8 @@ class Loop:
         ends = [*(began for *_, began in seen[1:]), time.perf_counter()]
         lines = []
         for (step, lr, _, _, began), (loss, norm), end in zip(seen, values, ends, strict=True):
-            row = {"step": step + 1, "loss": loss, "lr": lr, "grad_norm": norm, "seconds": round(end - began, 6)}
-            lines.append(json.dumps(row) + "\n")
+            row = Step(step=step + 1, loss=loss, lr=lr, grad_norm=norm, seconds=round(end - began, 6))
+            lines.append(format_step(row))
         if self._log is not None:
             with writing(self.folder):
                 self._log.write("".join(lines))
@@ -270,32 +258,36 @@ class Loop:
             self.accelerator.log({"train/loss": loss, "train/lr": lr, "train/grad_norm": norm}, step=step + 1)
         self.progress.on_step(self.state.step, loss=values[-1][0])
 
-    def processes(self) -> dict[str, Any]:
+    def processes(self) -> ProcessStats:
         """How many processes train the cell and how, and the bytes that they exchange in a step, or keep."""
         if self.group.world_size == 1:
-            return {"number": 1}
-        bytes_ = self._held if self.sharded else allreduce_bytes(self.wrapped_model)
-        return {"number": self.group.world_size, "parallel": self.recipe.parallel, **bytes_}
+            return ProcessStats(number=1)
+        if self.sharded:
+            held, whole = self._held or (None, None)
+            return ProcessStats(number=self.group.world_size, parallel="fsdp", held_bytes=held, whole_bytes=whole)
+        reduced, spared = allreduce_bytes(self.wrapped_model)
+        return ProcessStats(number=self.group.world_size, parallel="ddp", reduced_bytes=reduced, spared_bytes=spared)
 
     # -- evaluating --------------------------------------------------------------------------------------------
 
     def _evaluate_if_due(self) -> None:
         step = self.state.step
         due = step == self.total or (step > 0 and step % self.recipe.evaluate.every == 0)
-        if not due or any(row["step"] == step for row in self.state.evaluations):
+        if not due or any(row.step == step for row in self.state.evaluations):
             return
         self._flush()
         measured = self.evaluate(self.prepared.validation, "validation")
         if not math.isfinite(measured.metrics["loss"]):
             raise Diverged(f"the loss on the validation split is {measured.metrics['loss']} at step {step}")
-        self.state.evaluations.append({"step": step, **measured.metrics})
+        score = ValidationScore(step=step, metrics=measured.metrics)
+        self.state = replace(self.state, evaluations=(*self.state.evaluations, score))
         self.accelerator.log({f"validation/{name}": value for name, value in measured.metrics.items()}, step=step)
-        compare = self.resolved.study.compare
+        compare = self.spec.compare
         value = measured.metrics[compare.metric]
         best = self.state.best
-        better = best is None or (value > best["value"] if compare.direction == "higher" else value < best["value"])
+        better = best is None or (value > best.value if compare.direction == "higher" else value < best.value)
         if better:
-            self.state.best = {"step": step, "value": value}
+            self.state = replace(self.state, best=BestScore(step=step, value=value))
             self.best_weights, self._best_saved = weights_of(self.model), False
         self.progress.on_evaluation_end(step, measured.metrics)
 
@@ -317,20 +309,19 @@ class Loop:
                 tick=tick,
             )
 
-    def heads(self) -> dict[str, Any]:
+    def heads(self) -> AttentionStats:
         """The heads as they are now, and what they attend to in the first examples of the validation split."""
         # Never more examples than a step has, so that it is not this that takes the most memory.
         rows = np.arange(min(_HEADS_ROWS, self.recipe.batch.size, len(self.prepared.validation)))
         batch = collate(self.prepared.validation, rows, pad=self.pad, device=self.accelerator.device)
-        return asdict(
-            measure_heads(self.model, {name: tensor[:, :_HEADS_TOKENS] for name, tensor in batch.inputs.items()})
-        )
+        return measure_heads(self.model, {name: tensor[:, :_HEADS_TOKENS] for name, tensor in batch.inputs.items()})
 
     def _audit(self) -> None:
         # That every tensor has moved is a promise for the end: early in a warm-up, steps are below rounding.
         audit = self.applied.audit(optimizer=self.optimizer, stepped=self.state.step == self.total)
-        findings = [str(finding) for finding in audit.findings]
-        self.state.audits.append({"step": self.state.step, "passed": audit.ok, "findings": findings})
+        findings = tuple(str(finding) for finding in audit.findings)
+        outcome = AuditOutcome(step=self.state.step, passed=audit.ok, findings=findings)
+        self.state = replace(self.state, audits=(*self.state.audits, outcome))
         audit.check()
 
     # -- nothing is lost ---------------------------------------------------------------------------------------
@@ -360,16 +351,15 @@ class Loop:
             if self.best_weights is not None:
                 tensors["best"] = self.best_weights
             scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
-            self.state.seconds = dict(self.clock.seconds)
-            state = {**asdict(self.state), "frozen": self.applied.frozen_hashes, "scaler": scaler}
-            state["groups"] = group_values(self.optimizer)
-            save_checkpoint(
-                self.lease,
-                step=self.state.step,
-                state=state,
-                tensors=tensors,
-                same=["best"] if self._best_saved else [],
+            self.state = replace(self.state, seconds=dict(self.clock.seconds))
+            state = CheckpointState(
+                train=self.state,
+                frozen=self.applied.frozen_hashes,
+                scaler=scaler,
+                groups=group_values(self.optimizer),
+                tensors={},
             )
+            save_checkpoint(self.lease, state, tensors, same=["best"] if self._best_saved else [])
             self._best_saved = True
 
     def _stop(self) -> None:
@@ -385,13 +375,12 @@ class Loop:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint, as if there had been no stop."""
-        state = dict(checkpoint.state)
-        frozen, scaler, groups = state.pop("frozen"), state.pop("scaler"), state.pop("groups")
-        self.state = TrainState(**state)
+        saved = checkpoint.state
+        self.state = saved.train
         if self.applied.treatment.unfreeze is not None and self.state.step > 0:
             # The step before the checkpoint is the last at which layers may have been unfrozen.
             self._unfreeze_due((self.state.step - 1) / self.total)
-        if frozen != self.applied.frozen_hashes:
+        if saved.frozen != self.applied.frozen_hashes:
             raise CellError(
                 "the frozen weights are not those this cell was started with",
                 where=str(self.folder),
@@ -400,35 +389,41 @@ class Loop:
             )
         load_weights_(self.model, checkpoint.tensors["model"])
         load_optimizer_(self.model, self.optimizer, checkpoint.tensors["optimizer"])
-        load_group_values_(self.optimizer, groups)
-        if scaler is not None and self.accelerator.scaler is not None:
-            self.accelerator.scaler.load_state_dict(scaler)
+        load_group_values_(self.optimizer, saved.groups)
+        if saved.scaler is not None and self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(saved.scaler)
         self.best_weights = checkpoint.tensors.get("best")
         self._best_saved = True
         self._checkpointed = checkpoint.step
         self.clock = Clock(self.state.seconds)
+
+    def record_launch(self, facts: Provenance) -> None:
+        """Keep that the cell goes on here, in this process."""
+        launch = Launch(
+            step=self.state.step,
+            time=facts.time,
+            host=facts.host,
+            device=facts.device,
+            threads=facts.threads,
+            processes=self.group.world_size,
+            versions=facts.versions,
+        )
+        self.state = replace(self.state, launches=(*self.state.launches, launch))
 
     def open_log(self) -> None:
         """Begin the log of steps, without those that will be done again."""
         if self.lease is None:
             return
         path = self.folder / STEPS
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-        done = [line for line in lines if 0 < _step_in(line) <= self.state.step]
-        self._log = self.lease.rewrite(STEPS, "".join(f"{line}\n" for line in done))
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        steps = [step for line in lines if (step := parse_step(line)) is not None]
+        done = [format_step(step) for step in steps if 0 < step.step <= self.state.step]
+        self._log = self.lease.rewrite(STEPS, "".join(done))
 
     def close_log(self) -> None:
         if self._log is not None:
             self._log.close()
             self._log = None
-
-
-def _step_in(line: str) -> int:
-    """The step that a line of the log is about; 0 for one that was not written to its end."""
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, LookupError, TypeError):
-        return 0
 
 
 def _chained(before: str, passes: list[Rows]) -> str:

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from oelm.errors import ModelError, StudyError
-from oelm.study.optimizers import find_optimizer
+from oelm.study.optimizers import AdafactorOptions, MuonOptions, SgdOptions, find_optimizer
 from oelm.study.schema import OptimizerConfig
 
-Groups = list[dict[str, Any]]
+_Options = TypeVar("_Options")
+Groups = list[dict[str, list[nn.Parameter] | float]]
+"""What torch takes: `params`, and their `weight_decay`."""
 _STEP_COUNTER = 4  # bytes: torch counts steps in a float32 for every tensor
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """The optimizer that a recipe names, in at most two groups: what decays and what does not; Muon has four."""
     entry = find_optimizer(config.name)
-    options = optimizer_options(config)
+    options = own_options(config, entry.options)  # refuses those that it does not have
     if entry.build is None:
-        return _BUILD[config.name](model, config, options)
-    made = entry.build(_groups(learning_parameters(model), config), lr=config.lr, **options)
+        return _BUILD[config.name](model, config)
+    made = entry.build(_groups(learning_parameters(model), config), lr=config.lr, **asdict(options))
     if not isinstance(made, torch.optim.Optimizer):
         raise StudyError(f"optimizer '{config.name}' cannot be built", why=f"{made!r} is not a torch.optim.Optimizer")
     return made
 
 
-def optimizer_options(config: OptimizerConfig) -> dict[str, Any]:
-    """Those that a recipe gives, and defaults for the others."""
-    return asdict(find_optimizer(config.name).options(**config.options))
+def own_options(config: OptimizerConfig, options: Callable[..., _Options]) -> _Options:
+    """Those of this optimizer alone: what a recipe gives, and defaults for the others."""
+    return options(**config.options)
 
 
 def learning_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -47,39 +49,47 @@ def _groups(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> Grou
     ]
 
 
-def _adamw(model: nn.Module, config: OptimizerConfig, options: dict[str, Any]) -> torch.optim.Optimizer:
+def _adamw(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     learns = learning_parameters(model)
     groups = _groups(learns, config)
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=_can_fuse(learns))
 
 
-def _adam(model: nn.Module, config: OptimizerConfig, options: dict[str, Any]) -> torch.optim.Optimizer:
+def _adam(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     learns = learning_parameters(model)
     groups = _groups(learns, config)
     return torch.optim.Adam(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=_can_fuse(learns))
 
 
-def _sgd(model: nn.Module, config: OptimizerConfig, options: dict[str, Any]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(_groups(learning_parameters(model), config), lr=config.lr, **options)
-
-
-def _adafactor(model: nn.Module, config: OptimizerConfig, options: dict[str, Any]) -> torch.optim.Optimizer:
-    return torch.optim.Adafactor(
+def _sgd(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    options = own_options(config, SgdOptions)
+    return torch.optim.SGD(
         _groups(learning_parameters(model), config),
         lr=config.lr,
-        beta2_decay=options["beta2_decay"],
-        eps=(None, options["min_scale"]),
-        d=options["clip_threshold"],
+        momentum=options.momentum,
+        dampening=options.dampening,
+        nesterov=options.nesterov,
     )
 
 
-def _muon(model: nn.Module, config: OptimizerConfig, options: dict[str, Any]) -> torch.optim.Optimizer:
+def _adafactor(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    options = own_options(config, AdafactorOptions)
+    return torch.optim.Adafactor(
+        _groups(learning_parameters(model), config),
+        lr=config.lr,
+        beta2_decay=options.beta2_decay,
+        eps=(None, options.min_scale),
+        d=options.clip_threshold,
+    )
+
+
+def _muon(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     if not hasattr(torch.optim, "Muon"):
         raise StudyError("this torch has no Muon", why=f"it is {torch.__version__}", hint="torch 2.9 or newer")
-    return MuonAdamW(model, config, adjust_lr_fn=options.pop("adjust_lr"), **options)
+    return MuonAdamW(model, config)
 
 
-_BUILD: dict[str, Callable[[nn.Module, OptimizerConfig, dict[str, Any]], torch.optim.Optimizer]] = {
+_BUILD: dict[str, Callable[[nn.Module, OptimizerConfig], torch.optim.Optimizer]] = {
     "adamw": _adamw,
     "adam": _adam,
     "sgd": _sgd,
@@ -99,7 +109,7 @@ class MuonAdamW(torch.optim.Optimizer):
     loaded and a learning rate that is set reach the one that works with them.
     """
 
-    def __init__(self, model: nn.Module, config: OptimizerConfig, **options: Any):
+    def __init__(self, model: nn.Module, config: OptimizerConfig):
         hidden = hidden_matrices(model)
         if not hidden:
             raise ModelError(
@@ -109,7 +119,15 @@ class MuonAdamW(torch.optim.Optimizer):
             )
         taken = {id(parameter) for parameter in hidden}
         rest = [parameter for parameter in learning_parameters(model) if id(parameter) not in taken]
-        self.muon = torch.optim.Muon(_groups(hidden, config), lr=config.lr, **options)
+        options = own_options(config, MuonOptions)
+        self.muon = torch.optim.Muon(
+            _groups(hidden, config),
+            lr=config.lr,
+            momentum=options.momentum,
+            nesterov=options.nesterov,
+            ns_steps=options.ns_steps,
+            adjust_lr_fn=options.adjust_lr,
+        )
         self.adamw = torch.optim.AdamW(
             _groups(rest, config), lr=config.lr, betas=config.betas, eps=config.eps, fused=_can_fuse(rest)
         )
@@ -155,7 +173,7 @@ def optimizer_state_bytes(model: nn.Module, config: OptimizerConfig) -> int | No
     if config.name in ("adamw", "adam"):
         return sum(map(_adam_bytes, learns))
     if config.name == "sgd":
-        return sum(p.nbytes for p in learns) if optimizer_options(config)["momentum"] else 0
+        return sum(p.nbytes for p in learns) if own_options(config, SgdOptions).momentum else 0
     if config.name == "adafactor":
         return sum(map(_factored_bytes, learns))
     if config.name == "muon":

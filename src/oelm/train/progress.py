@@ -11,7 +11,7 @@ from pathlib import Path
 
 from oelm.errors import OelmError
 from oelm.format import format_duration
-from oelm.runs.layout import writing
+from oelm.runs.files import writing
 from oelm.runs.status import CellStatus
 from oelm.study.cells import Cell
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,7 @@ _Classes = NDArray[np.int64]
 def save_simple_baseline(study_folder: Path, prepared: TokenizedTask, reading: SplitReader) -> SimpleBaseline:
     """That of these data; trained, and written beside the study's records, if it is not there yet."""
     known = read_simple_baselines(study_folder)
-    found = find_simple_baseline(asdict(prepared.facts), known)
+    found = find_simple_baseline(prepared.facts, known)
     if found is None:
         found = train_simple_baseline(prepared, reading)
         write_simple_baselines(study_folder, (*known, found))

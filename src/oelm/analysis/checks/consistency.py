@@ -6,7 +6,6 @@ A number is given as it was printed, for its last digit says how exactly it is k
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -225,12 +224,11 @@ def duplicate_records(records: Mapping[str, Record]) -> list[Issue]:
     seen: dict[str, tuple[str, Record]] = {}
     found = []
     for cell, record in records.items():
-        measured = [record.evaluations, record.report]
-        if not all(measured):
+        if not record.evaluations or not record.test:
             continue
-        first, known = seen.setdefault(json.dumps(measured, sort_keys=True), (cell, record))
+        first, known = seen.setdefault(repr((record.evaluations, record.test)), (cell, record))
         if first != cell:
-            arms = _both(*(str(one.spec.get("arm")) for one in (known, record)))
+            arms = _both(known.spec.arm, record.spec.arm)
             numbers = Message("duplicate-evaluations", number=len(record.evaluations))
             found.append(issue("DUPLICATE-ROWS", where=f"{first}, {cell}", arms=arms, numbers=numbers))
     return found
@@ -313,7 +311,7 @@ def count_misses_buffers(
 
 def luck_of_the_best(best: float, *, examples: int | None) -> float:
     """What the best of some looks may be above the last by luck: two standard errors of a share, or a fiftieth."""
-    if examples is None or not 0 < best < 1:
+    if not examples or not 0 < best < 1:
         return _FELL * abs(best)
     return 2 * math.sqrt(best * (1 - best) / examples)
 
@@ -394,30 +392,31 @@ def inert_schedule(*, says: str, was: str, where: str = "", arms: tuple[str, ...
 def check_record(record: Record, *, where: str = "", arm: str = "") -> list[Issue]:
     """Our own numbers are held to the same rules."""
     at: dict[str, Any] = {"where": where, "arms": (arm,) if arm else ()}
-    sizes = record.data.get("sizes")
-    sizes = sizes if isinstance(sizes, dict) else {}
-    rows = [(sizes.get("validation"), row) for row in record.evaluations]
-    for measured in record.report.values():
-        rows += [(sizes.get(f"test-{split}"), row) for split, row in measured["splits"].items()]
+    sizes = record.data.sizes if record.data is not None else {}
+    rows = [(sizes.get("validation", 0), row.metrics) for row in record.evaluations]
+    for measured in record.test.values():
+        rows += [(sizes.get(f"test-{split}", 0), row) for split, row in measured.splits.items()]
     issues = []
     for examples, row in rows:
         shares = {name: _nine(row.get(name)) for name in ("accuracy", "macro_f1", "f1")}
         accuracy, macro, binary = shares.values()
         if accuracy is None:
             continue
-        if isinstance(examples, int) and examples > 0:
+        if examples > 0:
             issues += grim(accuracy, examples=examples, **at)
         if binary is not None:
             issues += f1_impossible(accuracy=accuracy, f1=binary, classes=2, average="binary", **at)
         if binary is not None and macro is not None:
             issues += f1_impossible(accuracy=accuracy, f1=macro, classes=2, average="macro", **at)
-    counts = [record.counts.get(name) for name in ("total", "qk", "trainable", "frozen")]
-    total, qk, trainable, frozen = (number if isinstance(number, int) else 0 for number in counts)
-    if None not in counts:
-        issues += count_misses_buffers(total=total, qk=qk, reported_total=trainable + frozen, **at)
+    counts = record.counts
+    treatment = record.spec.treatment
+    is_frozen = treatment.freeze == "qk" and treatment.unfreeze is None
+    if counts is not None and counts.qk is not None and is_frozen and counts.frozen == 0:
+        whole = counts.total + counts.qk
+        issues += count_misses_buffers(total=whole, qk=counts.qk, reported_total=counts.total, **at)
     return list(dict.fromkeys(issues))
 
 
-def _nine(value: Any) -> str | None:
+def _nine(value: float | None) -> str | None:
     """Nine decimals: finer than any split, coarser than what is lost in arithmetic."""
-    return f"{value:.9f}" if isinstance(value, int | float) and 0 <= value <= 1 else None
+    return f"{value:.9f}" if value is not None and 0 <= value <= 1 else None

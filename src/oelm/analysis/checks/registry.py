@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from oelm.message import Message, MessageValue
 
@@ -69,7 +69,7 @@ class Issue:
     def __str__(self) -> str:
         return f"{self.severity:<7} {self.code}  {self.where}{': ' if self.where else ''}{self.message}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain data for JSON: keys and numbers, and the English sentence beside them."""
         named = {"code": self.code, "severity": self.severity, "where": self.where, "arms": list(self.arms)}
         return {**named, **self.message.to_dict(), "text": str(self.message)}

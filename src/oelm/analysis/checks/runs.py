@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from oelm.analysis.checks.consistency import (
     near_chance,
     saving_ceiling,
 )
-from oelm.analysis.checks.observed import treatment_of
 from oelm.analysis.checks.registry import Issue, Severity, issue
 from oelm.analysis.results import Results, finite_number
 from oelm.errors import CellError
@@ -29,7 +27,6 @@ from oelm.runs.record import Record
 from oelm.runs.simple_baseline import find_simple_baseline
 from oelm.study.cells import Cell, compared_cells
 from oelm.study.schedule import lr_at
-from oelm.study.schema import ScheduleConfig
 
 _NO_LEARNING = 0.98  # of ln C
 _LITTLE = 0.1  # of the way from the commonest class to all correct
@@ -71,9 +68,9 @@ def _treated(results: Results) -> Iterator[Issue]:
     """Every cell must have had the treatment that the study says."""
     for name in results.arms:
         planned = results.study.arms[name].treatment
-        other = [seed for seed, record in results.of(name).items() if treatment_of(record) not in (planned, None)]
+        other = [seed for seed, record in results.of(name).items() if record.spec.treatment != planned]
         if other:
-            found = treatment_of(results.of(name)[other[0]])
+            found = results.of(name)[other[0]].spec.treatment
             yield issue(
                 "AUDIT-FAILED",
                 where=name,
@@ -87,14 +84,13 @@ def _treated(results: Results) -> Iterator[Issue]:
 
 def _ended(results: Results) -> Iterator[Issue]:
     for cell, record in results.records.items():
-        what = _first_line(record)
-        audits = [audit for audit in record.audits if not isinstance(audit, dict) or not audit.get("passed", True)]
+        what = record.error.first_line if record.error is not None else ""
+        failed = [audit for audit in record.audits if not audit.passed]
         if record.status == "done" and not record.audits:
             yield issue("AUDIT-FAILED", where=str(cell), arms=(cell.arm,), severity="note", key="no-audit")
-        if record.status == "audit-failed" or audits:
-            found = [audit["findings"] for audit in audits if isinstance(audit, dict) and audit.get("findings")]
-            first = tuple(map(str, found[0] if isinstance(found[0], list) else found[:1])) if found else ""
-            yield issue("AUDIT-FAILED", where=str(cell), arms=(cell.arm,), what=what or first)
+        if record.status == "audit-failed" or failed:
+            findings = next((audit.findings for audit in failed if audit.findings), ())
+            yield issue("AUDIT-FAILED", where=str(cell), arms=(cell.arm,), what=what or findings)
         elif record.status == "diverged":
             severity = _severity(results, cell.arm)
             yield issue("DIVERGED", where=str(cell), arms=(cell.arm,), severity=severity, what=what)
@@ -103,16 +99,11 @@ def _ended(results: Results) -> Iterator[Issue]:
         elif record.status != "done":
             status = Message(f"status-{record.status}")
             yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="excluded-unfinished", status=status)
-        elif not any(row.get("step") == record.start.get("steps") for row in record.evaluations):
+        elif not any(row.step == record.steps for row in record.evaluations):
             yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="last-not-measured")
         elif _number(record, results) is None:
             metric = results.study.compare.metric
             yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="no-metric", metric=metric)
-
-
-def _first_line(record: Record) -> str:
-    lines = str((record.error or {}).get("what", "")).splitlines()
-    return lines[0] if lines else ""
 
 
 def _severity(results: Results, arm: str) -> Severity:
@@ -134,7 +125,6 @@ def _learned(results: Results) -> Iterator[Issue]:
             if record.status != "done" or _number(record, results) is None:
                 continue
             cell = Cell(arm=arm, seed=seed)
-            at: dict[str, Any] = {"where": str(cell), "arms": (arm,)}
             kept = None
             try:
                 kept = results.predictions(cell)
@@ -143,9 +133,16 @@ def _learned(results: Results) -> Iterator[Issue]:
                     bare.append(cell)
             except CellError as error:
                 what = " ".join(str(error).split())
-                yield issue("NOT-REPRODUCED", **at, severity="warn", key="damaged-predictions", what=what)
+                yield issue(
+                    "NOT-REPRODUCED",
+                    where=str(cell),
+                    arms=(arm,),
+                    severity="warn",
+                    key="damaged-predictions",
+                    what=what,
+                )
             if kept is not None:
-                yield from _reproduced(record, kept, at)
+                yield from _reproduced(cell, record, kept)
             reason = _collapse(record, kept) if kept is not None else _at_majority(record, results)
             if reason is not None:
                 collapsed[seed] = reason
@@ -166,8 +163,7 @@ def _against_simple_baseline(results: Results, arm: str) -> Iterator[Issue]:
     values, levels, kinds = [], [], []
     for record in results.of(arm).values():
         value, simple = _number(record, results), find_simple_baseline(record.data, results.simple_baselines)
-        split = next(iter(record.report.get("final", {}).get("splits", {})), "")
-        level = simple.splits.get(split, {}).get(compare.metric) if simple is not None else None
+        level = simple.splits.get(record.first_split or "", {}).get(compare.metric) if simple is not None else None
         if record.status == "done" and value is not None and simple is not None and level is not None:
             values.append(value)
             levels.append(level)
@@ -193,17 +189,16 @@ def _at_majority(record: Record, results: Results) -> Message | None:
     """Of a cell without predictions, by what the simple baseline knows of the classes."""
     simple = find_simple_baseline(record.data, results.simple_baselines)
     accuracy = finite_number(record.value("accuracy"))
-    split = next(iter(record.report["final"]["splits"]), "")
+    split = record.first_split or ""
     share = simple.majority.get(split) if simple is not None else None
-    sizes = record.data.get("sizes")
-    size = sizes.get(f"test-{split}") if isinstance(sizes, dict) else None
-    if accuracy is None or share is None or not isinstance(size, int) or size < 1:
+    size = record.data.sizes.get(f"test-{split}", 0) if record.data is not None else 0
+    if accuracy is None or share is None or size < 1:
         return None
     near = near_chance(share, examples=size)
     return Message("collapsed-majority", accuracy=accuracy, share=share) if accuracy <= near else None
 
 
-def _reproduced(record: Record, kept: Predictions, at: dict[str, Any]) -> Iterator[Issue]:
+def _reproduced(cell: Cell, record: Record, kept: Predictions) -> Iterator[Issue]:
     """What is reported must come out of what was kept: all examples, each once."""
     for metric in ("accuracy", "loss"):
         said, scores = record.value(metric), kept.scores(metric)
@@ -212,7 +207,8 @@ def _reproduced(record: Record, kept: Predictions, at: dict[str, Any]) -> Iterat
         with np.errstate(all="ignore"):
             again = float(scores.mean())
         if not math.isclose(said, again, rel_tol=1e-6, abs_tol=1e-9):
-            yield issue("NOT-REPRODUCED", **at, metric=metric, said=said, again=again, n=len(scores))
+            where, n = str(cell), len(scores)
+            yield issue("NOT-REPRODUCED", where=where, arms=(cell.arm,), metric=metric, said=said, again=again, n=n)
 
 
 def _collapse(record: Record, kept: Predictions) -> Message | None:
@@ -239,14 +235,13 @@ def _fell(results: Results) -> Iterator[Issue]:
     """The end of training far below its best: the mean of what is reported hides it."""
     compare = results.study.compare
     for cell, record in results.records.items():
-        values = [row[compare.metric] for row in record.evaluations if compare.metric in row]
-        values = [value for value in values if finite_number(value) is not None]
+        measured = (finite_number(row.metrics.get(compare.metric)) for row in record.evaluations)
+        values = [value for value in measured if value is not None]
         if len(values) < 2:
             continue
         best, last = (max(values) if compare.direction == "higher" else min(values)), values[-1]
-        sizes = record.data.get("sizes")
-        size = sizes.get("validation") if isinstance(sizes, dict) else None
-        counted = size if isinstance(size, int) and find_metric(compare.metric).kind == "predictions" else None
+        size = record.data.sizes.get("validation") if record.data is not None else None
+        counted = size if find_metric(compare.metric).kind == "predictions" else None
         if abs(best - last) > luck_of_the_best(best, examples=counted):
             yield issue(
                 "FINAL-BELOW-BEST", where=str(cell), arms=(cell.arm,), metric=compare.metric, best=best, last=last
@@ -261,15 +256,10 @@ def _schedules(results: Results) -> Iterator[Issue]:
 
 
 def _inert(record: Record) -> Message | None:
-    recipe, total = record.spec.get("recipe"), record.start.get("steps")
-    if record.status != "done" or not isinstance(recipe, dict) or not isinstance(total, int) or not record.lr:
+    schedule, peak, total, trace = record.spec.recipe.schedule, record.spec.recipe.optimizer.lr, record.steps, record.lr
+    if record.status != "done" or not total or not trace:
         return None
-    try:
-        schedule, peak = ScheduleConfig(**recipe["schedule"]), float(recipe["optimizer"]["lr"])
-        trace = [(int(step), float(lr)) for step, lr in record.lr]
-        planned = [lr_at(step - 1, total=total, peak=peak, schedule=schedule) for step, _ in trace]
-    except (LookupError, TypeError, ValueError, ArithmeticError):
-        return None
+    planned = [lr_at(step - 1, total=total, peak=peak, schedule=schedule) for step, _ in trace]
     if len(trace) > 2 and len({lr for _, lr in trace}) == 1 < len(set(planned)):
         return Message("inert-constant", lr=trace[0][1], name=schedule.name)
     for (step, lr), expected in zip(trace, planned, strict=True):
@@ -281,10 +271,8 @@ def _inert(record: Record) -> Message | None:
 def _clipping(results: Results) -> Iterator[Issue]:
     shares: dict[str, list[float]] = {}
     for cell, record in results.records.items():
-        recipe = record.spec.get("recipe")
-        clip = recipe.get("max_grad_norm") if isinstance(recipe, dict) else None
-        norms = results.steps(cell).grad_norm
-        if isinstance(clip, int | float) and len(norms):
+        clip, norms = record.spec.recipe.max_grad_norm, results.steps(cell).grad_norm
+        if clip is not None and len(norms):
             shares.setdefault(cell.arm, []).append(float((norms > clip).mean()))
     for arm, found in shares.items():
         share = statistics.fmean(found)
@@ -297,14 +285,9 @@ def _clipping(results: Results) -> Iterator[Issue]:
 def _paired(results: Results, compared: list[tuple[str, str]]) -> Iterator[Issue]:
     for arm, against in compared:
         one, other = results.of(arm), results.of(against)
-        for name in ("weights", "batches"):
-            seeds = [
-                seed
-                for seed in one
-                if seed in other
-                and one[seed].status == other[seed].status == "done"
-                and one[seed].start.get(name) != other[seed].start.get(name)
-            ]
+        both = [seed for seed in one if seed in other and one[seed].status == other[seed].status == "done"]
+        for name, hash_of in (("weights", _weights), ("batches", _batches)):
+            seeds = [seed for seed in both if hash_of(one[seed]) != hash_of(other[seed])]
             if seeds:
                 yield issue(
                     "UNPAIRED",
@@ -316,6 +299,14 @@ def _paired(results: Results, compared: list[tuple[str, str]]) -> Iterator[Issue
                 )
 
 
+def _weights(record: Record) -> str | None:
+    return record.start.weights if record.start is not None else None
+
+
+def _batches(record: Record) -> str | None:
+    return record.batches
+
+
 def _numbers(results: Results) -> Iterator[Issue]:
     """The numbers of our own records are held to what is asked of published ones."""
     for cell, record in results.records.items():
@@ -325,9 +316,8 @@ def _numbers(results: Results) -> Iterator[Issue]:
 
 def _times(results: Results) -> Iterator[Issue]:
     for cell, record in results.records.items():
-        padding = record.start.get("padding")
-        if isinstance(padding, int | float) and padding > _MUCH_PADDING:
-            yield issue("PADDING-TIMED", where=str(cell), arms=(cell.arm,), share=padding)
+        if record.start is not None and record.start.padding > _MUCH_PADDING:
+            yield issue("PADDING-TIMED", where=str(cell), arms=(cell.arm,), share=record.start.padding)
         steps, training = results.steps(cell).all_seconds, record.seconds.get("training")
         if training is not None and steps > 1.05 * training + 1:
             yield issue(
@@ -350,11 +340,9 @@ def _order(results: Results, compared: list[tuple[str, str]]) -> Iterator[Issue]
 
 
 def _began(record: Record) -> datetime | None:
-    starts = record.provenance.get("starts")
-    first = starts[0] if isinstance(starts, list) and starts else None
     try:
-        return datetime.strptime(first["time"], "%Y-%m-%dT%H:%M:%S%z") if isinstance(first, dict) else None
-    except (LookupError, TypeError, ValueError):
+        return datetime.strptime(record.launches[0].time, "%Y-%m-%dT%H:%M:%S%z") if record.launches else None
+    except ValueError:
         return None
 
 

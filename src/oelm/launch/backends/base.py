@@ -90,7 +90,7 @@ class RemoteBackend(Backend):
     """Hands cells over, and returns."""
 
     @abstractmethod
-    def submit(self, study_run: StudyRun, *, log: Callable[[str], None]) -> dict[str, Any]:
+    def submit(self, study_run: StudyRun, *, log: Callable[[str], None]) -> dict[str, str]:
         """Have all missing cells run, or none; returns what is needed to ask about them."""
 
     def render(self, study_run: StudyRun) -> list[str] | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oelm.errors import CellError, OelmError, did_you_mean
 from oelm.launch.backends.registry import backend_class, backend_of
+from oelm.runs.files import writing
 from oelm.runs.jobs import Job, read_jobs
-from oelm.runs.layout import CELL_SPEC, FINISHED, STUDY, find_cell_folders, read_json, writing
+from oelm.runs.layout import FINISHED, STUDY, find_cell_folders, find_study_folders, study_folder
 from oelm.runs.lease import STOP, holder_of
 from oelm.runs.status import CellStatus, read_status
 from oelm.study.cells import compared_cells, tuning_cells
@@ -34,37 +34,19 @@ class CellRef:
         return f"{self.study.name}/{self.cell}"
 
 
-def find_studies(runs: Path) -> list[Path]:
-    """The folders of studies at or below a folder."""
-    if not runs.is_dir():
-        raise CellError(f"there is no folder {runs}", hint="oelm run STUDY makes one")
-    return sorted(file.parent for file in runs.rglob(STUDY))
-
-
 def find_cells(runs: Path) -> list[CellRef]:
     """All cells of all studies at or below a folder, in the order they run, and others that are there."""
-    found = []
-    for folder in find_studies(runs):
-        study = load_study(folder / STUDY, skip_plugins=True)
-        found += [CellRef(study=folder, cell=str(cell)) for cell in (*tuning_cells(study), *compared_cells(study))]
-    known = {one.folder for one in found}
-    for folder in find_cell_folders(runs):
-        if folder not in known:
-            home = _study_folder(folder)
-            found.append(CellRef(study=home, cell=str(folder.relative_to(home))))
-    return found
-
-
-def _study_folder(folder: Path) -> Path:
-    """The folder of the study that a cell belongs to, which may have been fetched without the study."""
-    above = [parent for parent in folder.absolute().parents if (parent / STUDY).exists()]
-    try:
-        named = str((read_json(folder / CELL_SPEC) or {}).get("study"))
-    except CellError:
-        named = ""
-    above += [parent for parent in folder.absolute().parents if parent.name == named]
-    home = above[0] if above else folder.absolute().parent
-    return home if folder.is_absolute() else Path(os.path.relpath(home))
+    found: dict[CellRef, None] = {}
+    for folder in find_study_folders(runs):
+        cells = [str(cell.relative_to(folder)) for cell in find_cell_folders(folder)]
+        if (folder / STUDY).is_file():  # it may have been fetched without
+            study = load_study(folder / STUDY, skip_plugins=True)
+            cells = [*map(str, tuning_cells(study)), *map(str, compared_cells(study)), *cells]
+        found |= dict.fromkeys(CellRef(study=folder, cell=cell) for cell in cells)
+    for folder in find_cell_folders(runs):  # also of a study that lies above
+        home = study_folder(folder, runs)
+        found.setdefault(CellRef(study=home, cell=str(folder.absolute().relative_to(home.absolute()))))
+    return list(found)
 
 
 def select_cells(runs: Path, names: Iterable[str]) -> list[CellRef]:
@@ -73,7 +55,9 @@ def select_cells(runs: Path, names: Iterable[str]) -> list[CellRef]:
     picked: list[CellRef] = []
     for name in names:
         if name == "all":  # that was started
-            started = {study: {cell for job in read_jobs(study) for cell in job.cells} for study in find_studies(runs)}
+            started = {
+                study: {cell for job in read_jobs(study) for cell in job.cells} for study in find_study_folders(runs)
+            }
             picked += [one for one in there if one.folder.exists() or one.cell in started.get(one.study, ())]
             continue
         meant = [one for one in there if name in (one.cell, one.name, str(one.folder)) or Path(name) == one.folder]
@@ -90,7 +74,7 @@ def select_cells(runs: Path, names: Iterable[str]) -> list[CellRef]:
 def list_status(runs: Path, *, log: Callable[[str], None] = lambda text: None) -> list[CellStatus]:
     """A row a cell. `log` hears of backends that do not answer."""
     rows = {one.folder: read_status(one.folder, study=one.study.name, cell=one.cell) for one in find_cells(runs)}
-    for folder in find_studies(runs):
+    for folder in find_study_folders(runs):
         for job in read_jobs(folder):
             unfinished = [
                 name for name in job.cells if folder / name in rows and rows[folder / name].state not in FINISHED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from oelm.errors import CellError, LaunchError, did_you_mean
+from oelm.errors import LaunchError, did_you_mean
 from oelm.launch.backends.base import Backend
 from oelm.launch.backends.cluster import Cluster
 from oelm.launch.backends.options import BackendOptions, cli_fields
@@ -52,8 +52,4 @@ def backend_class(on: str) -> type[Backend]:
 
 def backend_of(job: Job) -> Backend:
     """The backend that a job was given to, as it was asked for then."""
-    try:
-        given = job.options["given"]
-    except LookupError as error:
-        raise CellError(f"a job of {job.time} on {job.on} does not say its options", hint="oelm run STUDY") from error
-    return parse_backend(job.on, given)
+    return parse_backend(job.on, job.given)

@@ -52,12 +52,8 @@ def curves(results: Results, arm: str) -> dict[int, dict[int, float]]:
     metric = results.study.compare.metric
     found = {}
     for seed, record in results.of(arm).items():
-        rows = [
-            row
-            for row in record.evaluations
-            if finite_number(row.get("step")) is not None and finite_number(row.get(metric)) is not None
-        ]
-        curve = {int(row["step"]): float(row[metric]) for row in rows}
+        measured = {row.step: finite_number(row.metrics.get(metric)) for row in record.evaluations}
+        curve = {step: value for step, value in measured.items() if value is not None}
         if curve:
             found[seed] = dict(sorted(curve.items()))
     return found

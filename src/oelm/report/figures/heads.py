@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -11,27 +11,32 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from oelm.facts import AttentionStats
 from oelm.message import Text
-from oelm.report.figures.plot import FigureContext, draw_grid, is_number, legend_height, points_of
+from oelm.report.figures.plot import FigureContext, draw_grid, legend_height, points_of
 from oelm.report.figures.svg import drawing
+from oelm.runs.record import Record
 from oelm.text.messages import say, untranslated
+from oelm.treatment import Role
 
 _MOST_HEAT_MAPS = 8
+_ROLES: tuple[Role, ...] = ("q", "k")
 
 
 def plot_orthonormality(look: FigureContext) -> tuple[str | None, Text]:
     """How far every head's block is from orthonormal, before and after training."""
-    found: dict[str, tuple[int, dict[str, Any]]] = {}
+    found: dict[str, tuple[int, dict[str, AttentionStats]]] = {}
     for arm in look.arms:
         for seed, record in look.results.of(arm).items():
-            if arm not in found and _blocks(record.heads.get("start")) and _blocks(record.heads.get("final")):
-                found[arm] = seed, record.heads
+            moments = _moments(record)
+            if arm not in found and len(moments) == 2 and all(map(_has_heads, moments.values())):
+                found[arm] = seed, moments
     if not found:
         return None, say("figure-heads-none")
     arms = list(found)[:_MOST_HEAT_MAPS]
-    panels = [(moment, role) for moment in ("start", "final") for role in ("q", "k")]
+    panels = [(moment, role) for moment in ("start", "final") for role in _ROLES]
     maps = {
-        (arm, moment, role): _heat(found[arm][1][moment]["deviation"][role]) for arm in arms for moment, role in panels
+        (arm, moment, role): _heat(found[arm][1][moment].deviation[role]) for arm in arms for moment, role in panels
     }
     # What is orthonormal to precision is one color, whichever last bits it has.
     norm = LogNorm(vmin=1e-6, vmax=max(1e-5, *(float(np.nanmax(heat, initial=0)) for heat in maps.values())))
@@ -65,7 +70,7 @@ def plot_attention_entropy(look: FigureContext) -> tuple[str | None, Text]:
     by_arm: dict[str, dict[str, dict[int, float]]] = {}
     for arm in look.arms:
         for moment in ("start", "final"):
-            layers = _mean_by_layer([record.heads.get(moment) for record in look.results.of(arm).values()])
+            layers = _mean_by_layer([_moments(record).get(moment) for record in look.results.of(arm).values()])
             if layers:
                 by_arm.setdefault(arm, {})[moment] = layers
     if not by_arm:
@@ -94,16 +99,18 @@ def plot_attention_entropy(look: FigureContext) -> tuple[str | None, Text]:
         return draw.finish(), say("figure-entropy-caption")
 
 
-def _blocks(heads: Any) -> bool:
-    """Whether there is a deviation of every head, as numbers."""
-    deviation = heads.get("deviation") if isinstance(heads, Mapping) else None
-    if not isinstance(deviation, Mapping):
-        return False
-    layers = [layer for role in ("q", "k") for layer in deviation.get(role) or [None]]
-    return all(isinstance(layer, list) and all(map(is_number, layer)) for layer in layers) and any(layers)
+def _moments(record: Record) -> dict[str, AttentionStats]:
+    """The heads before and after training, as far as they were measured."""
+    found = {"start": record.start.heads if record.start is not None else None, "final": record.heads}
+    return {moment: heads for moment, heads in found.items() if heads is not None}
 
 
-def _heat(layers: list[list[float]]) -> Any:
+def _has_heads(heads: AttentionStats) -> bool:
+    """Whether queries and keys have blocks to show."""
+    return all(any(heads.deviation.get(role, ())) for role in _ROLES)
+
+
+def _heat(layers: Sequence[Sequence[float]]) -> Any:
     """A row a layer, a column a head; layers without heads of their own are empty."""
     heat = np.full((len(layers), max(1, *map(len, layers))), np.nan)
     for row, layer in enumerate(layers):
@@ -124,11 +131,10 @@ def _side_by_side(tiles: Sequence[Any]) -> tuple[Any, list[float]]:
     return np.hstack(parts), middles
 
 
-def _mean_by_layer(measured: Sequence[Any]) -> dict[int, float]:
+def _mean_by_layer(measured: Sequence[AttentionStats | None]) -> dict[int, float]:
     values: dict[int, list[float]] = {}
     for heads in measured:
-        entropy = heads.get("entropy") if isinstance(heads, Mapping) else None
-        for layer, value in enumerate(entropy if isinstance(entropy, list) else []):
-            if is_number(value) and math.isfinite(value):
-                values.setdefault(layer, []).append(float(value))
+        for layer, value in enumerate(heads.entropy if heads is not None else ()):
+            if value is not None and math.isfinite(value):
+                values.setdefault(layer, []).append(value)
     return {layer: fmean(found) for layer, found in sorted(values.items())}

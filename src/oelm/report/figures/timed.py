@@ -9,12 +9,14 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from oelm.analysis.results import Results
-from oelm.analysis.stats.step_times import BENCH, PARTS, TimedRatio, count_rounds, read_bench
+from oelm.analysis.stats.timed_pairs import count_rounds
 from oelm.format import DASH
 from oelm.message import Text
 from oelm.report.figures.plot import MEAN_SIZE, FigureContext, draw_grid, legend_height
 from oelm.report.figures.svg import INK, Drawing, Style, drawing, for_paper, styles
-from oelm.runs.layout import write_text
+from oelm.runs.bench import PARTS, Ratio, read_bench
+from oelm.runs.files import write_text
+from oelm.runs.layout import BENCH
 from oelm.study.study import Study
 from oelm.text.messages import say, untranslated
 
@@ -87,16 +89,15 @@ def _interval(
     axes: Axes,
     arm: str,
     part: Text,
-    ratio: TimedRatio,
+    ratio: Ratio,
     height: float,
     style: Style,
     *,
     width: float,
     filled: bool = True,
 ) -> None:
-    interval = ratio.interval
-    if interval is not None:
-        (bar,) = axes.plot([interval.low, interval.high], [height] * 2, color=style.color, lw=width)
+    if ratio.bounds is not None:
+        (bar,) = axes.plot(ratio.bounds, [height] * 2, color=style.color, lw=width)
         draw.mark(bar, arm=arm)
     point = axes.scatter(
         [ratio.median],
@@ -111,9 +112,8 @@ def _interval(
     draw.mark(point, arm=arm, tips=[say("tip-part", arm=arm, part=part, **_numbers(ratio))])
 
 
-def _numbers(ratio: TimedRatio) -> dict[str, str]:
-    interval = ratio.interval
-    low, high = (f"{interval.low:.4f}", f"{interval.high:.4f}") if interval is not None else (DASH, DASH)
+def _numbers(ratio: Ratio) -> dict[str, str]:
+    low, high = (f"{bound:.4f}" for bound in ratio.bounds) if ratio.bounds is not None else (DASH, DASH)
     return {"value": f"{ratio.median:.4f}", "low": low, "high": high}
 
 

@@ -36,7 +36,7 @@ def plot_tuning_response(look: FigureContext) -> tuple[str | None, Text]:
     failed = 0
     for cell, record in look.results.tuning.items():
         setting = dict(cell.point or ()).get(path)
-        last = record.evaluations[-1].get(look.metric) if record.evaluations else None
+        last = record.last_evaluation.get(look.metric)
         if record.status != "done" or last is None or not math.isfinite(last) or not isinstance(setting, int | float):
             failed += 1
             continue
@@ -77,7 +77,7 @@ def plot_best_of_k(look: FigureContext) -> tuple[str | None, Text]:
         return None, say("figure-tuning-untuned")
     trials: dict[str, list[float]] = {}
     for cell, record in look.results.tuning.items():
-        last = record.evaluations[-1].get(look.metric, math.nan) if record.evaluations else math.nan
+        last = record.last_evaluation.get(look.metric, math.nan)
         trials.setdefault(cell.arm, []).append(float(last) if record.status == "done" else math.nan)
     by_arm = {}
     for arm, values in trials.items():

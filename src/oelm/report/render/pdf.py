@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import typst
@@ -67,9 +66,9 @@ def render_pdf(content: Content, *, lang: Lang = "en") -> bytes:
     return made
 
 
-def _plain(one: Block, lang: Lang) -> dict[str, Any]:
+def _plain(one: Block, lang: Lang) -> dict[str, object]:
     """A block as plain data in one language."""
-    data: dict[str, Any] = {"kind": kind(one)}
+    data: dict[str, object] = {"kind": kind(one)}
     match one:
         case Prose():
             return data | {"text": one.text[lang]}

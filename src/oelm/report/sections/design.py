@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from oelm.analysis.checks.observed import observed_design
+from collections.abc import Callable, Mapping
+
+from oelm.analysis.observed_design import observed_design
 from oelm.analysis.results import Results
-from oelm.analysis.stats.step_times import count_rounds
+from oelm.analysis.stats.timed_pairs import count_rounds
 from oelm.format import DASH
+from oelm.message import Text
 from oelm.report.blocks import Block, Prose, TableRow, finite_cell, interval_cell, make_table, number_cell, text_cell
 from oelm.study.cells import differences
 from oelm.text.messages import say, untranslated
+
+_Settings = Mapping[str, Mapping[str, object]]
+"""By path and arm."""
 
 
 def differences_section(results: Results) -> list[Block]:
@@ -16,15 +22,18 @@ def differences_section(results: Results) -> list[Block]:
     sides = observed_design(results).sides
     tuned = {path: {arm: results.tuned(arm).get(path) for arm in sides} for path in _tuned_paths(results)}
     paths = dict.fromkeys(path for side in sides.values() for path in side.settings)
-    found = {}
+    found: dict[str, dict[str, object]] = {}
     for path in paths:
         row = {arm: side.settings.get(path) for arm, side in sides.items()}
         if path not in declared and path not in tuned and len({repr(value) for value in row.values()}) > 1:
             found[path] = row
     if not sides:
         return [Prose(text=say("differences-none"))]
-    groups = [(declared, untranslated), (tuned, lambda p: say("column-tuned", path=p))]
-    groups.append((found, lambda p: say("column-found", path=p)))
+    groups: list[tuple[_Settings, Callable[[str], Text]]] = [
+        (declared, untranslated),
+        (tuned, lambda path: say("column-tuned", path=path)),
+        (found, lambda path: say("column-found", path=path)),
+    ]
     columns = [(say("column-arm"), False)]
     columns += [(title(path), False) for group, title in groups for path in group]
     rows = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 from oelm.analysis.results import Results
 from oelm.format import DASH
@@ -11,21 +12,22 @@ from oelm.study.cells import Cell, flatten
 from oelm.text.messages import join_names, say, untranslated
 
 # Provenance of the cell itself, not of how it was trained.
-_OF_THE_CELL = ("seed", "starts", "time", "command")
+_OF_THE_CELL = ("time", "command")
 
 
 def provenance_section(results: Results) -> list[Block]:
     values: dict[str, dict[str, int]] = {}
     times = []
     for record in (*results.records.values(), *results.tuning.values()):
-        kept = {name: value for name, value in record.provenance.items() if name not in _OF_THE_CELL}
-        rows = flatten({"": kept}) | flatten({"data": record.data})
+        kept = {name: value for name, value in asdict(record.provenance).items() if name not in _OF_THE_CELL}
+        data = asdict(record.data) if record.data is not None else {}
+        processes = record.processes.number if record.processes is not None else None
+        rows = flatten({"": kept, "processes": processes, "data": data})
         for path, value in rows.items():
             counted = values.setdefault(path, {})
             one = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             counted[one] = counted.get(one, 0) + 1
-        if isinstance(record.provenance.get("time"), str):
-            times.append(record.provenance["time"])
+        times.append(record.provenance.time)
     cells = len(results.records) + len(results.tuning)
     rows_by_field = []
     for path, counted in values.items():
@@ -46,8 +48,8 @@ def excluded_section(results: Results) -> list[Block]:
     for cell, record in {**results.records, **results.tuning}.items():
         if record.status == "done":
             continue
-        first = str((record.error or {}).get("what", "")).splitlines()[:1]
-        why = say("not-done", status=say(f"status-{record.status}"), why=first[0] if first else DASH)
+        reason = record.error.first_line if record.error is not None else ""
+        why = say("not-done", status=say(f"status-{record.status}"), why=reason or DASH)
         rows.append(TableRow(arm=cell.arm, cells=(text_cell(str(cell), href=record_path(cell)), text_cell(why))))
     metric = results.study.compare.metric
     for cell, record in results.records.items():

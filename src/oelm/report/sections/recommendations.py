@@ -6,10 +6,11 @@ from statistics import fmean
 
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import holm
-from oelm.analysis.stats.step_times import Timed, count_rounds, timed_pair
+from oelm.analysis.stats.timed_pairs import count_rounds, timed_pair
 from oelm.analysis.verdicts import ALPHA, Comparison, compare_arms
 from oelm.message import MessageValue, Text
 from oelm.report.blocks import Block, Prose, TableCell, TableRow, make_table, text_cell
+from oelm.runs.bench import Bench
 from oelm.text.messages import join_names, say
 
 
@@ -28,7 +29,7 @@ def _best(results: Results, metric: str) -> tuple[TableCell, TableCell]:
     return _winner(results, metric)
 
 
-def _fastest(bench: Timed) -> tuple[TableCell, TableCell]:
+def _fastest(bench: Bench) -> tuple[TableCell, TableCell]:
     """The arms whose steps are shown to be faster, the fastest first; the one compared with if all are slower."""
     found = [timed_pair(bench, arm, bench.against) for arm in bench.arms]
     pairs = {pair.arm: pair for pair in found if pair is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from statistics import fmean
 
 from oelm.analysis.results import Results
@@ -22,7 +22,6 @@ from oelm.report.blocks import (
     text_cell,
 )
 from oelm.report.sections.provenance import record_path
-from oelm.runs.record import Record
 from oelm.study.cells import Cell
 from oelm.text.messages import say, untranslated
 
@@ -116,7 +115,7 @@ def _cells(results: Results) -> Table:
         for seed, record in results.of(arm).items():
             final, best = by_metric[arm, metric].get(seed), best_models[arm].get(seed)
             step, training = by_metric[arm, "step_seconds"].get(seed), by_metric[arm, "training_seconds"].get(seed)
-            memory, lr = by_metric[arm, "peak_memory"].get(seed), _peak_lr(record)
+            memory, lr = by_metric[arm, "peak_memory"].get(seed), record.spec.recipe.optimizer.lr
             href = record_path(Cell(arm=arm, seed=seed))
             cells = (
                 text_cell(arm),
@@ -131,13 +130,6 @@ def _cells(results: Results) -> Table:
             )
             rows.append(TableRow(arm=arm, cells=cells))
     return make_table(columns, rows)
-
-
-def _peak_lr(record: Record) -> float | None:
-    recipe = record.spec.get("recipe")
-    optimizer = recipe.get("optimizer") if isinstance(recipe, Mapping) else None
-    lr = optimizer.get("lr") if isinstance(optimizer, Mapping) else None
-    return float(lr) if isinstance(lr, int | float) else None
 
 
 def _statistics(results: Results) -> list[Block]:

@@ -6,17 +6,7 @@ import math
 
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import from_seeds
-from oelm.analysis.stats.step_times import (
-    BENCH,
-    PARTS,
-    Timed,
-    TimedArm,
-    TimedMemory,
-    TimedRatio,
-    check_timed,
-    count_rounds,
-    timed_pair,
-)
+from oelm.analysis.stats.timed_pairs import check_timed, count_rounds
 from oelm.data.tasks import TASKS
 from oelm.format import DASH
 from oelm.message import Text
@@ -31,7 +21,8 @@ from oelm.report.blocks import (
     number_cell,
     text_cell,
 )
-from oelm.runs.layout import STUDY
+from oelm.runs.bench import PARTS, ArmTiming, Bench, MeasuredMemory, Ratio
+from oelm.runs.layout import BENCH, STUDY
 from oelm.study.schema import Recipe
 from oelm.text.messages import join_texts, say, untranslated
 
@@ -70,7 +61,7 @@ def _columns(against: str) -> list[tuple[Text, bool]]:
     return [*columns, *((say(f"column-{name}"), True) for name in ("at-best", "reached", "outliers", "whole-runs"))]
 
 
-def _row(results: Results, bench: Timed, name: str) -> TableRow:
+def _row(results: Results, bench: Bench, name: str) -> TableRow:
     arm = bench.arms[name]
     parts = [arm.ratios.get(part) for part in PARTS]
     return TableRow(
@@ -81,27 +72,25 @@ def _row(results: Results, bench: Timed, name: str) -> TableRow:
             _ratio(arm.step),
             *(finite_cell(part.median if part is not None else None, ".3f") for part in parts),
             finite_cell(1 - arm.ceiling if arm.ceiling is not None else None, ".4f"),
-            _reached(bench, name, arm),
+            _reached(arm),
             number_cell(arm.outliers, str(arm.outliers)),
             _whole_runs(results, name, bench.against),
         ),
     )
 
 
-def _ratio(ratio: TimedRatio | None) -> TableCell:
+def _ratio(ratio: Ratio | None) -> TableCell:
     if ratio is None:
         return number_cell(None, "")
-    interval = ratio.interval
-    bounds = f" [{interval.low:.4f}, {interval.high:.4f}]" if interval is not None else f" [{DASH}]"
-    return number_cell(ratio.median, f"{ratio.median:.4f}{bounds}")
+    interval = DASH if ratio.bounds is None else "{:.4f}, {:.4f}".format(*ratio.bounds)
+    return number_cell(ratio.median, f"{ratio.median:.4f} [{interval}]")
 
 
-def _reached(bench: Timed, name: str, arm: TimedArm) -> TableCell:
+def _reached(arm: ArmTiming) -> TableCell:
     """The share of what can be saved that was; freezing cannot save more than all of it."""
     if arm.reached is None:
         return number_cell(None, "")
-    pair = timed_pair(bench, name, bench.against)
-    badge = "invalid" if pair is not None and pair.issues else None
+    badge = "invalid" if arm.above_ceiling else None
     return TableCell(text=untranslated(f"{arm.reached:.0%}"), sort=arm.reached, badge=badge)
 
 
@@ -123,18 +112,15 @@ def _bullets(items: list[Text]) -> list[Block]:
     return [Bullets(items=tuple(items))] if items else []
 
 
-def _circumstances(bench: Timed, recipe: Recipe) -> Text:
+def _circumstances(bench: Bench, recipe: Recipe) -> Text:
     around, size = bench.system, {"batch": bench.batch, "length": bench.length}
     sentences = [
         say("times-rounds", rounds=count_rounds(bench.rounds), seconds=bench.seconds, **size),
         say(f"times-{bench.stopped_by}", precision=bench.precision),
     ]
-    if bench.apart is not None:
-        sentences.append(say("times-isolated", why=bench.apart))
-    if bench.device is not None:
-        sentences.append(say("times-device", name=bench.device))
-    if around.cores is not None:
-        sentences.append(say("times-cores", n=around.cores))
+    if bench.isolated is not None:
+        sentences.append(say("times-isolated", why=bench.isolated))
+    sentences += [say("times-device", name=bench.device), say("times-cores", n=around.cores)]
     if around.load is not None:
         sentences.append(say("times-load", low=around.load[0], high=around.load[1]))
     if around.others is not None:
@@ -151,7 +137,7 @@ def _takes_loss_in_chunks(recipe: Recipe) -> bool:
     return text and recipe.precision == "fp32" and not recipe.compile
 
 
-def _warnings(results: Results, bench: Timed) -> list[Text]:
+def _warnings(results: Results, bench: Bench) -> list[Text]:
     """What is wrong with them: by the checks, and by the bench itself."""
     issues = [
         say("times-issue", code=found.code, message=found.message) for found in check_timed(bench, results.compared)
@@ -160,12 +146,10 @@ def _warnings(results: Results, bench: Timed) -> list[Text]:
     return issues + [say("times-warning", text=text) for text in own]
 
 
-def _memory_row(name: str, memory: TimedMemory) -> TableRow:
-    checkpoint = memory.checkpoint.total if memory.checkpoint is not None else None
-    theory = memory.theory.total if memory.theory is not None else None
-    return TableRow(
-        arm=name, cells=(text_cell(name), *(_mib(one) for one in (memory.total, theory, checkpoint, memory.peak)))
-    )
+def _memory_row(name: str, memory: MeasuredMemory) -> TableRow:
+    theory = memory.theory.learning if memory.theory is not None else None
+    sizes = (memory.learning, theory, memory.checkpoint.total, memory.peak)
+    return TableRow(arm=name, cells=(text_cell(name), *map(_mib, sizes)))
 
 
 def _mib(value: int | None) -> TableCell:

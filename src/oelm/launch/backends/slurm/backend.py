@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from oelm.launch.backends.base import RemoteBackend
 from oelm.launch.backends.slurm.options import SlurmOptions
@@ -23,7 +22,7 @@ class SlurmBackend(RemoteBackend):
     def options(self) -> SlurmOptions:
         return SlurmOptions.resolve(self.given, defaults=self.settings.slurm)
 
-    def submit(self, study_run: StudyRun, *, log: Callable[[str], None]) -> dict[str, Any]:
+    def submit(self, study_run: StudyRun, *, log: Callable[[str], None]) -> dict[str, str]:
         return submit(self._submission(study_run), _stages(study_run))
 
     def render(self, study_run: StudyRun) -> list[str]:

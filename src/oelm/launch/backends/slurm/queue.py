@@ -12,8 +12,8 @@ from oelm.errors import LaunchError
 from oelm.launch.backends.slurm.commands import output_of, run_slurm, slurm_missing
 from oelm.launch.backends.slurm.options import SlurmOptions
 from oelm.launch.backends.slurm.script import Submission, overruling, render
+from oelm.runs.files import write_text, writing
 from oelm.runs.jobs import Job
-from oelm.runs.layout import write_text, writing
 
 _LARGEST_ARRAY = 1001  # where Slurm cannot be asked: what it comes with
 _QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")

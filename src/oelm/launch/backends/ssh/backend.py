@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from oelm.launch.backends.base import RemoteBackend
 from oelm.launch.backends.ssh.address import parse_address
@@ -29,17 +28,18 @@ class SshBackend(RemoteBackend):
     def options(self) -> SshOptions:
         return SshOptions.resolve(self.given, defaults=self.settings.ssh)
 
-    def submit(self, study_run: StudyRun, *, log: Callable[[str], None]) -> dict[str, Any]:
-        return start_remote(
+    def submit(self, study_run: StudyRun, *, log: Callable[[str], None]) -> dict[str, str]:
+        started = start_remote(
             study_run,
             address=parse_address(self.on),
             workers=self.options.workers,
             cluster=self.settings,
             log=log,
         )
+        return started.to_facts()
 
     def status(self, job: Job) -> dict[str, CellStatus]:
-        return {row["cell"]: CellStatus(**row) for row in fetch_status(job, self.settings)}
+        return {status.cell: status for status in fetch_status(job, self.settings)}
 
     def stop(self, job: Job, cells: Sequence[str]) -> None:
         stop_remote(job, cells, self.settings)

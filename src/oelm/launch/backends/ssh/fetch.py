@@ -12,11 +12,12 @@ from oelm.errors import CellError
 from oelm.launch.backends.cluster import Cluster
 from oelm.launch.backends.ssh.address import parse_address
 from oelm.launch.backends.ssh.host import download, escape_pattern, ssh_host
+from oelm.launch.backends.ssh.remote import RemoteRun
+from oelm.runs.files import write_text, writing
 from oelm.runs.jobs import Job
-from oelm.runs.layout import CHECKPOINTS, FINISHED, MODEL, RECORD, STUDY, find_cell_folders, write_text, writing
+from oelm.runs.layout import CHECKPOINTS, FINISHED, MODEL, RECORD, SIMPLE_BASELINE, STUDY, find_cell_folders
 from oelm.runs.lease import STOP
 from oelm.runs.record import Record, read_record
-from oelm.runs.simple_baseline import SIMPLE_BASELINE
 from oelm.runs.status import read_state
 
 _CELL = "seed-*"  # the folder of a cell; an arm may have the name of anything in it
@@ -41,7 +42,8 @@ _MODELS = ("--delay-updates", "--include=*/", f"--include={_CELL}/{MODEL}/**", "
 def fetch_records(job: Job, *, out: Path, models: bool, cluster: Cluster, log: Callable[[str], None]) -> int:
     """Bring the records of a job's study here, and what belongs to them; returns how many cells have one here then."""
     machine = ssh_host(parse_address(job.on), cluster)
-    there, here = job.facts["runs"], out / job.facts["study"]
+    remote = RemoteRun.of(job)
+    there, here = remote.runs, out / remote.study
     with tempfile.TemporaryDirectory() as folder:
         arrived, kept = Path(folder) / "records", Path(folder) / "kept"
         arrived.mkdir()
@@ -73,7 +75,7 @@ def _records_in(folder: Path, log: Callable[[str], None]) -> dict[str, Record]:
         try:
             record = read_record(path.parent)
         except CellError as error:
-            log(f"{cell} is not fetched: {str(error).splitlines()[-1].strip()}")
+            log(f"{cell} is not fetched: {' '.join(str(error).split())}")
             continue
         assert record is not None
         found[cell] = record

@@ -10,7 +10,10 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Self
+
+from pydantic import TypeAdapter, ValidationError
 
 from oelm.errors import LaunchError
 from oelm.format import format_duration
@@ -30,8 +33,8 @@ from oelm.launch.backends.ssh.upload import sync_project
 from oelm.launch.backends.ssh.venv import ensure_venv, enter_venv
 from oelm.launch.study_run import CellFilter, StudyRun
 from oelm.runs.jobs import Job
-from oelm.runs.layout import read_json
 from oelm.runs.lease import STOP
+from oelm.runs.status import CellStatus
 
 _CLOCK = 60  # seconds that two clocks may differ
 _LITTLE = 2**30  # bytes: with less room it is worth a word
@@ -84,6 +87,31 @@ exit "$code"
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class RemoteRun:
+    """A study that was started on another machine, with its folders there."""
+
+    study: str
+    folder: str
+    """All that is ours there."""
+    runs: str
+    """The run folder of the study."""
+    cwd: str
+    venv: str
+    pid: str
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        try:
+            return cls(**job.facts)
+        except TypeError as error:
+            why = f"a job of {job.time} says other things than where it runs"
+            raise LaunchError(f"{job.on} cannot be asked", why=why, hint="oelm run STUDY") from error
+
+    def to_facts(self) -> dict[str, str]:
+        return asdict(self)
+
+
 def start_remote(
     study_run: StudyRun,
     *,
@@ -91,17 +119,15 @@ def start_remote(
     workers: int | None,
     cluster: Cluster,
     log: Callable[[str], None],
-) -> dict[str, Any]:
+) -> RemoteRun:
     """Copy what is needed to another machine and start the study there. Where anything is wrong, nothing is started."""
     study, machine = study_run.study, ssh_host(address, cluster)
     folder, running = _inspect_host(machine, log)
     if study.name in running:
         raise _is_running(machine, study.name)
-    content = read_json(study_run.file)
-    assert content is not None
     uploaded = sync_project(
         machine,
-        content,
+        study_run.study.to_dict(),
         to=folder,
         out=study_run.out,
         with_oelm=cluster.venv is None,
@@ -128,14 +154,14 @@ def start_remote(
         )
     _check_written(machine, answer, "the study")
     log(f"{study.name} runs on {address}, process {answer.stdout.strip()}; it does not need this machine")
-    return {
-        "study": study.name,
-        "folder": folder,
-        "runs": f"{runs}/{study.name}",
-        "cwd": uploaded.folder,
-        "venv": venv,
-        "pid": int(answer.stdout),
-    }
+    return RemoteRun(
+        study=study.name,
+        folder=folder,
+        runs=f"{runs}/{study.name}",
+        cwd=uploaded.folder,
+        venv=venv,
+        pid=answer.stdout.strip(),
+    )
 
 
 def _filter_words(chosen: CellFilter) -> list[str]:
@@ -143,26 +169,27 @@ def _filter_words(chosen: CellFilter) -> list[str]:
     return [word for option, values in given.items() for value in values or () for word in (option, str(value))]
 
 
-def fetch_status(job: Job, cluster: Cluster) -> list[dict[str, Any]]:
+def fetch_status(job: Job, cluster: Cluster) -> list[CellStatus]:
     """The rows of `oelm status` there."""
-    output = _oelm_output(job, cluster, "status", job.facts["runs"], "--json")
+    output = _oelm_output(job, cluster, "status", RemoteRun.of(job).runs, "--json")
     try:
-        found = json.loads(output)
-        return [{**row, "where": job.on} for row in found]
-    except (ValueError, TypeError) as error:
+        found = TypeAdapter(list[CellStatus]).validate_json(output, strict=True, extra="forbid")
+        return [replace(row, where=job.on) for row in found]
+    except ValidationError as error:
         why = f"{type(error).__name__}: {output[:200]}"
         raise LaunchError("the status there cannot be read", where=job.on, why=why) from error
 
 
 def stream_log(job: Job, cell: str, *, follow: bool, cluster: Cluster) -> int:
     """Write the log of a cell there to our standard output. Ctrl-C ends only the showing."""
-    words = ["logs", cell, *(["-f"] if follow else []), "--runs", job.facts["runs"]]
-    return stream_remote(_host_of(job, cluster), enter_venv(cluster, job.facts["venv"]) + _SHOW, *_command(job, words))
+    there = RemoteRun.of(job)
+    words = ["logs", cell, *(["-f"] if follow else []), "--runs", there.runs]
+    return stream_remote(_host_of(job, cluster), enter_venv(cluster, there.venv) + _SHOW, *_command(job, words))
 
 
 def stop_remote(job: Job, cells: Sequence[str], cluster: Cluster) -> None:
     """Ask cells there to write a checkpoint and stop."""
-    _oelm_output(job, cluster, "stop", *cells, "--runs", job.facts["runs"])
+    _oelm_output(job, cluster, "stop", *cells, "--runs", RemoteRun.of(job).runs)
 
 
 def _host_of(job: Job, cluster: Cluster) -> SshHost:
@@ -171,12 +198,13 @@ def _host_of(job: Job, cluster: Cluster) -> SshHost:
 
 def _command(job: Job, words: Sequence[str]) -> list[str]:
     """The folder to go to, and the command."""
-    return [job.facts["cwd"], f"{job.facts['venv']}/bin/python", "-P", "-m", "oelm", *words]
+    there = RemoteRun.of(job)
+    return [there.cwd, f"{there.venv}/bin/python", "-P", "-m", "oelm", *words]
 
 
 def _oelm_output(job: Job, cluster: Cluster, *words: str) -> str:
     """What a command of oelm says there."""
-    script = enter_venv(cluster, job.facts["venv"]) + _CALL
+    script = enter_venv(cluster, RemoteRun.of(job).venv) + _CALL
     answer = run_remote(_host_of(job, cluster), script, *_command(job, words))
     if answer.code:
         why = answer.stderr.strip()[-1000:]

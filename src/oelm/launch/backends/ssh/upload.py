@@ -9,7 +9,7 @@ import hashlib
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class Package:
 class Upload:
     """Where it is there."""
 
-    study: dict[str, Any]
+    study: Mapping[str, object]
     """The study, with the paths of the data as they are there."""
     folder: str
     """What the current folder is here."""
@@ -57,7 +57,7 @@ class Upload:
 
 def sync_project(
     machine: SshHost,
-    study: dict[str, Any],
+    study: Mapping[str, object],
     *,
     to: str,
     out: Path,
@@ -182,8 +182,8 @@ def _ignored(folder: Path) -> list[str] | None:
 
 
 def _relocate(
-    study: dict[str, Any], project: Path | None, to: str, log: Callable[[str], None]
-) -> tuple[dict[str, Any], dict[Path, str]]:
+    study: Mapping[str, object], project: Path | None, to: str, log: Callable[[str], None]
+) -> tuple[Mapping[str, object], dict[Path, str]]:
     """The study as it is to be read there; and the local files that it names, with the folder there of each."""
     data: dict[Path, str] = {}
 
@@ -206,7 +206,7 @@ def _relocate(
             log(f"recipe.{path} is {name} there: these cells do not mix with cells that are made here")
         return name
 
-    there = copy.deepcopy(study)
+    there: dict[str, Any] = copy.deepcopy(dict(study))
     model, source = there["recipe"]["model"], there["recipe"]["data"]
     model["name"] = moved("model.name", model["name"])
     source["path"] = moved("data.path", source.get("path"))

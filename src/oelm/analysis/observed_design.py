@@ -1,0 +1,124 @@
+"""Observed design: that of a study as its records tell it, not as it was planned."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from oelm.analysis.design import Design, Side, hypothesis_pairs, is_pretrained, model_width, settings_of
+from oelm.analysis.results import Results, finite_number
+from oelm.runs.record import Record
+from oelm.study.cells import Cell
+from oelm.study.study import Value
+
+
+def observed_design(results: Results) -> Design:
+    """The design as it was really run: what the records say, not what the study planned."""
+    study = results.study
+    sides = {}
+    shared = set.intersection(*(set(results.of(name)) for name in results.arms)) if results.arms else set()
+    for name in results.arms:
+        records = results.of(name)
+        first = next(iter(records.values()))
+        trials = [cell for cell in results.tuning if cell.arm == name]
+        sides[name] = Side(
+            name=name,
+            treatment=first.spec.treatment,
+            settings=_settings({seed: records[seed] for seed in shared if seed in records} or records),
+            declared=frozenset(study.arms[name].overrides),
+            grid=_grid(trials) if study.tune is not None else None,
+            tuned=results.tuned(name),
+            trials=len(trials) if study.tune is not None else None,
+            seeds=tuple(results.values(name, study.compare.metric)),
+            head_norm=_mean_norm(first),
+            logit_spread=_mean_spread(first),
+        )
+    return Design(
+        sides=sides,
+        against=study.compare.baseline,
+        pairs=hypothesis_pairs(study),
+        pretrained=next((is_pretrained(record.spec.recipe.model) for record in results.records.values()), None),
+        width=model_width(study.recipe.model.preset),
+        same_split=_same_split(results),
+        min_effect=study.compare.min_effect,
+        spreads=_spreads(results),
+    )
+
+
+def _settings(records: dict[int, Record]) -> dict[str, object]:
+    """Of all cells of an arm. Where they differ among themselves, all values are named, with their seeds."""
+    rows = {seed: settings_of(record.spec.recipe) | _surroundings(record) for seed, record in records.items()}
+    merged = {}
+    for path in dict.fromkeys(path for row in rows.values() for path in row):
+        seeds: dict[str, list[int]] = {}
+        for seed, row in rows.items():
+            seeds.setdefault(repr(row.get(path)), []).append(seed)
+        named = " / ".join(f"{value} (seed {', '.join(map(str, some))})" for value, some in seeds.items())
+        merged[path] = next(iter(rows.values())).get(path) if len(seeds) == 1 else named
+    return merged
+
+
+def _surroundings(record: Record) -> dict[str, object]:
+    """What a cell was trained on and with, beside its recipe. Of one that was started more than once, everywhere."""
+    facts, data = record.provenance, record.data
+    found: dict[str, object] = {
+        "steps": record.steps,
+        "data": data.data if data is not None else None,
+        "tokenizer": data.tokenizer if data is not None else None,
+        "commit": facts.code.commit if facts.code is not None else None,
+        "cpu": facts.cpu,
+        "gpu": facts.gpu,
+    }
+    last = {"device": facts.device, "threads": facts.threads, "processes": record.processes and record.processes.number}
+    for name, value in last.items():
+        named = list(dict.fromkeys(str(getattr(launch, name)) for launch in record.launches))
+        found[name] = " + ".join(named) if len(named) > 1 else value
+    return found | {f"versions.{package}": version for package, version in facts.versions.items()}
+
+
+def _grid(trials: list[Cell]) -> dict[str, tuple[Value, ...]]:
+    found: dict[str, dict[Value, None]] = {}
+    for cell in trials:
+        for path, value in cell.point or ():
+            found.setdefault(path, {})[value] = None
+    return {path: tuple(values) for path, values in found.items()}
+
+
+def _mean_norm(record: Record) -> float | None:
+    """Of all heads, before the first step."""
+    blocks = record.start.heads.norm.values() if record.start is not None else ()
+    return _mean([value for layers in blocks for layer in layers for value in layer])
+
+
+def _mean_spread(record: Record) -> float | None:
+    """Of the attention logits, before the first step."""
+    return _mean(record.start.heads.logit_spread) if record.start is not None else None
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [number for value in values if (number := finite_number(value)) is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _same_split(results: Results) -> str | None:
+    """A file that is in two splits of a record."""
+    for record in results.records.values():
+        seen: dict[str, str] = {}
+        for split, hashes in record.data.files.items() if record.data is not None else ():
+            for digest in hashes:
+                if seen.setdefault(digest, split) != split:
+                    return f"{seen[digest]} = {split}"
+    return None
+
+
+def _spreads(results: Results) -> dict[str, float]:
+    """By arm: standard deviation of the differences to the baseline seed by seed."""
+    metric, against = results.study.compare.metric, results.study.compare.baseline
+    base = results.values(against, metric) if against in results.arms else {}
+    found = {}
+    for arm in results.arms:
+        values = results.values(arm, metric) if arm != against else {}
+        differences = [values[seed] - base[seed] for seed in values if seed in base]
+        if len(differences) > 1 and statistics.stdev(differences) > 0:
+            found[arm] = statistics.stdev(differences)
+    return found

@@ -1,0 +1,70 @@
+"""Facts: what is measured of a model and of data, as records keep it. Pure data; imports no torch."""
+
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from oelm.treatment import Role
+
+Count = Annotated[int, Ge(0), Le(10**18)]
+"""A whole number of something; the bound keeps damaged files from numbers that no float can hold."""
+
+Blocks = dict[Role, tuple[tuple[float, ...], ...]]
+"""By role, layer and head."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Numbers of weights: unique storage over parameters *and* the floating-point buffers that are saved.
+
+    Buffers count because they may hold frozen weights; tables that are recomputed on loading (rotary frequencies,
+    position ids) are not weights.
+    """
+
+    total: Count
+    """All weights, each once."""
+    trainable: Count
+    """Those that learn."""
+    buffers: Count
+    """The part of `total` in buffers, which are not trainable."""
+    qk: Count | None
+    """Query and key weights and biases, or None if the layout is unknown."""
+
+    @property
+    def frozen(self) -> int:
+        return self.total - self.trainable
+
+    def to_dict(self) -> dict[str, int | None]:
+        return {**asdict(self), "frozen": self.frozen}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionStats:
+    """The heads of a model on one batch, to six digits."""
+
+    norm: Blocks
+    """Frobenius norm of every head's block."""
+    deviation: Blocks
+    """max |W W^T - I| of every head's block."""
+    logit_spread: tuple[float | None, ...]
+    """By layer: standard deviation of the attention logits over all heads and over all pairs of a query and a key that
+    it attends to, without padding."""
+    entropy: tuple[float | None, ...]
+    """By layer: entropy of the attention weights in nats, the mean over heads and queries."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFacts:
+    """The tokenized data of a task."""
+
+    data: str
+    """Fingerprint of the task, its files and what is held out."""
+    tokenizer: str
+    """Fingerprint of the tokenizer."""
+    files: dict[str, tuple[str, ...]]
+    """By published split: a hash of every file."""
+    sizes: dict[str, Count]
+    """Examples (windows) of `train`, `validation` and every `test-<split>`."""
+    cut: dict[str, Count]
+    """By split: truncated examples, i.e. those longer than `max_length`."""

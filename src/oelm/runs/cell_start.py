@@ -1,0 +1,45 @@
+"""cell.json: what a cell is made with, and what was found when it was started. Written before its first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from oelm.facts import AttentionStats, Count, TaskFacts
+from oelm.runs.files import FileType
+from oelm.runs.layout import CELL
+from oelm.study.cells import CellSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellStart:
+    """What is known of a cell before its first step."""
+
+    data: TaskFacts
+    """What it is trained and measured on."""
+    weights: str
+    """SHA-256 of all weights before the treatment."""
+    steps: Count
+    """Optimizer steps of the budget."""
+    padding: float
+    """Share of positions that hold no token, in the first batches."""
+    device: str
+    """What it is trained on: `cuda (NVIDIA A100)`, `cpu (2 threads)`."""
+    heads: AttentionStats
+    """After the treatment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedCell:
+    spec: CellSpec
+    """What it is made with; a study that has changed does not mix with it, and says what changed."""
+    start: CellStart
+    """What was found before its first step."""
+
+
+CELL_FILE = FileType(CELL, StartedCell, format=2)
+
+
+def read_cell(folder: Path) -> StartedCell | None:
+    """What a cell was started with; None if it was not started yet."""
+    return CELL_FILE.read(folder)
