@@ -4,6 +4,7 @@ Only where the interpreter is not what is tested. All else is that of a process 
 environment, signals and outputs.
 """
 
+import contextlib
 import functools
 import itertools
 import os
@@ -14,6 +15,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 _start = subprocess.Popen.__init__
 
@@ -32,7 +34,7 @@ def popen(self: subprocess.Popen, args: object, *others: object, **options: obje
 
 def _become(run: Callable[..., object], name: str, words: list[str], env: Mapping[str, str] | None) -> None:
     """Be what would be executed now, and end as it does. Outputs, folder and session are those of the child already."""
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # also what tells the parent that the program has begun
+    _let_go_of_files()
     if env is not None:
         os.environ.clear()
         os.environ.update(env)
@@ -49,6 +51,19 @@ def _become(run: Callable[..., object], name: str, words: list[str], env: Mappin
     warnings.simplefilter("ignore")
     sys.argv = [name, *words]
     os._exit(_exit_code(functools.partial(run, name, run_name="__main__")))
+
+
+def _let_go_of_files() -> None:
+    """Of all that the parent has open; by that it learns that the program has begun.
+
+    Their numbers stay taken: objects of the parent that are tidied up later would close what has their number then.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if number > 2 and number != null:
+            with contextlib.suppress(OSError):  # that of the list itself
+                os.fstat(number)
+                os.dup2(null, number)
 
 
 def _exit_code(program: Callable[[], object]) -> int:

@@ -36,11 +36,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
 class Started:
     """A process that runs oelm, as `subprocess.Popen` would have it. Warnings are errors in it."""
 
-    def __init__(self, *words: object, env: dict[str, str], cwd: Path, as_ever: bool = False):
+    def __init__(self, *words: object, env: dict[str, str], cwd: Path, forks: bool = False):
         self._outputs = [Path(tempfile.mkdtemp(prefix="oelm-said-")) / name for name in ("stdout", "stderr")]
         for path in self._outputs:
             path.touch()
-        given = [*map(str, words)], env, str(cwd), [str(path) for path in self._outputs], as_ever
+        given = [*map(str, words)], env, str(cwd), [str(path) for path in self._outputs], forks
         self._process = _FORKING.Process(target=_run, args=given, daemon=True)
         self._process.start()
         self.pid = self._process.pid
@@ -76,9 +76,9 @@ class Started:
         return self._outputs[1].read_text(encoding="utf-8")
 
 
-def _run(words: list[str], env: dict[str, str], cwd: str, said: list[str], as_ever: bool) -> None:
+def _run(words: list[str], env: dict[str, str], cwd: str, said: list[str], forks: bool) -> None:
     os.setsid()
-    if not as_ever:
+    if forks:
         subprocess.Popen.__init__ = forked.popen
     for number, name in enumerate(said, start=1):
         os.dup2(os.open(name, os.O_WRONLY | os.O_APPEND), number)
@@ -92,13 +92,13 @@ def _run(words: list[str], env: dict[str, str], cwd: str, said: list[str], as_ev
     main()
 
 
-def start(*words: object, env: dict[str, str], cwd: Path) -> Started:
-    return Started(*words, env=env, cwd=cwd)
+def start(*words: object, env: dict[str, str], cwd: Path, forks: bool = False) -> Started:
+    return Started(*words, env=env, cwd=cwd, forks=forks)
 
 
-def run(*words: object, env: dict[str, str], cwd: Path, as_ever: bool = False) -> Started:
-    """Start it and wait for its end. `as_ever`: what it starts are interpreters of their own."""
-    started = Started(*words, env=env, cwd=cwd, as_ever=as_ever)
+def run(*words: object, env: dict[str, str], cwd: Path, forks: bool = False) -> Started:
+    """Start it and wait for its end. `forks`: what it starts in turn is forked from it."""
+    started = Started(*words, env=env, cwd=cwd, forks=forks)
     started.communicate()
     return started
 

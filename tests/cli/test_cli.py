@@ -236,3 +236,14 @@ def test_a_file_of_a_folder_leads_to_what_works(run, base):
     done = run("inspect", base / "model.safetensors")
     assert done.returncode == 2
     assert str(base) in done.stderr.split("try")[1]
+
+
+@pytest.mark.parametrize(("world_size", "ends"), [("1", "tidied up"), ("2", "")])
+def test_one_of_several_processes_ends_at_once(world_size, ends):
+    """The interpreter's own end is where they may wait for each other for ever."""
+    code = "import atexit, sys; atexit.register(print, 'tidied up'); sys.argv = ['oelm', '--version']\n"
+    code += "from oelm.cli.main import main; main()"
+    env = {**os.environ, "WORLD_SIZE": world_size}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\n", 1) == [f"oelm {oelm.__version__}", f"{ends}\n" if ends else ""]

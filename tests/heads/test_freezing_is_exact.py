@@ -188,7 +188,7 @@ os._exit(0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "gpt2", "torch-encoder"])
-def test_two_processes(name, tmp_path, forked_python):
+def test_two_processes(name, tmp_path):
     """DDP over gloo: frozen bits stay, ranks agree, no find_unused_parameters."""
     script = tmp_path / "ddp.py"
     script.write_text(DDP_SCRIPT)

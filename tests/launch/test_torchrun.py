@@ -27,7 +27,7 @@ def test_two_processes_do_what_one_does(tmp_path, env):
     words = ["run", study, "--arm", "oelm-freeze"]
     one = run(*words, "--out", "one", env=env, cwd=tmp_path)
     assert one.returncode == 0, one.stderr
-    two = run(*words, "--out", "two", "--on", "torchrun", "--nproc", 2, env=env, cwd=tmp_path, as_ever=True)
+    two = run(*words, "--out", "two", "--on", "torchrun", "--nproc", 2, env=env, cwd=tmp_path)
     assert two.returncode == 0, two.stderr
     cells = [tmp_path / out / "tiny" / "oelm-freeze" / "seed-0" for out in ("one", "two")]
     check_same(*cells)

@@ -47,7 +47,6 @@ def test_two_at_once_give_the_same_bits_as_one_after_the_other(tmp_path, env):
         2,
         env={**env, "WANDB_API_KEY": secret},
         cwd=tmp_path,
-        as_ever=True,
     )
     assert two.returncode == 0, two.stderr
     assert not [
@@ -68,7 +67,7 @@ def test_two_at_once_give_the_same_bits_as_one_after_the_other(tmp_path, env):
 def test_a_cell_that_is_killed_does_not_stop_the_others_and_goes_on_later(tmp_path, env):
     study = tiny_study.make(tmp_path, budget={"steps": 150}, evaluate={"every": 150}, checkpoint={"every": 20})
     victim = tmp_path / "runs/tiny/baseline/seed-0"
-    compared = start("run", study, "--seed", 0, "--workers", 2, env=env, cwd=tmp_path)
+    compared = start("run", study, "--seed", 0, "--workers", 2, env=env, cwd=tmp_path, forks=True)
     until(lambda: any((victim / "checkpoints").glob("step-*")), what="a checkpoint")
     os.kill(holder_of(victim).identity.pid, signal.SIGKILL)
     _, said = compared.communicate(timeout=300)
@@ -76,7 +75,7 @@ def test_a_cell_that_is_killed_does_not_stop_the_others_and_goes_on_later(tmp_pa
     assert "baseline/seed-0 was ended by signal 9 and has no record" in said
     assert read_state(victim) == "stopped"
     assert read_state(tmp_path / "runs/tiny/oelm-freeze/seed-0") == "done"
-    again = run("resume", "runs", env=env, cwd=tmp_path)
+    again = run("resume", "runs", env=env, cwd=tmp_path, forks=True)
     assert again.returncode == 0, again.stderr
     assert "resumes from step " in (victim / "log.txt").read_text()
     assert len(steps_of(victim)) == 150
@@ -88,7 +87,7 @@ def test_stop_one_stop_all_and_resume(tmp_path, env):
         tmp_path, budget={"steps": 20_000}, evaluate={"every": 20_000}, checkpoint={"every": 20_000}
     )
     runs = tmp_path / "runs" / "tiny"
-    compared = start("run", study, "--workers", 2, env=env, cwd=tmp_path)
+    compared = start("run", study, "--workers", 2, env=env, cwd=tmp_path, forks=True)
     until(lambda: steps_of(runs / CELLS[0]) and steps_of(runs / CELLS[2]), what="two cells that run")
     shown = {row["cell"]: row for row in json.loads(run("status", "--json", env=env, cwd=tmp_path).stdout)}
     assert shown[CELLS[0]]["state"] == "running"
@@ -110,7 +109,7 @@ def test_stop_one_stop_all_and_resume(tmp_path, env):
     held = run("run", runs / "study.json", "--cell", CELLS[0], env=env, cwd=tmp_path)
     assert held.returncode == 2
     assert "was asked to stop" in held.stderr
-    resumed = start("resume", env=env, cwd=tmp_path)
+    resumed = start("resume", env=env, cwd=tmp_path, forks=True)
     before = sum(len(steps_of(runs / cell)) for cell in CELLS)
     until(lambda: sum(len(steps_of(runs / cell)) for cell in CELLS) > before, what="more steps")
     resumed.send_signal(signal.SIGTERM)

@@ -232,7 +232,7 @@ def test_all_of_it_by_the_command_line(study, plugin, proof, tmp_path):
     assert "Traceback" not in refused.stderr
     assert not proof.exists()
     words = ("run", study, "--seed", "0", "--workers", "2", "--plugin", "code/" + plugin.name)
-    done = run(*words, env=env, cwd=tmp_path, as_ever=True)
+    done = run(*words, env=env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert proof.read_text().count("imported") == 3, "by us, and by the two cells in processes of their own"
     record = oelm.read_record(tmp_path / "runs/tiny/oelm-freeze/seed-0")

@@ -15,7 +15,7 @@ SOME += ["torch-encoder"]
 
 
 @pytest.mark.slow
-def test_families_in_shards(tmp_path, forked_python):
+def test_families_in_shards(tmp_path):
     # Loopback, whatever the machine is called.
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, str(Path(sharded.__file__)), str(tmp_path / "store")]

@@ -120,6 +120,25 @@ def options(
 
 
 def main() -> None:
+    try:
+        _main()
+    except SystemExit as end:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            _exit_at_once(end.code)
+        raise
+
+
+def _exit_at_once(code: object) -> None:
+    """End one of several processes without tidying up.
+
+    While the interpreter ends, DDP waits for a thread of the process group, and that may wait for the interpreter.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _main() -> None:
     avoid_spinning()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
