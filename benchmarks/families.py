@@ -19,7 +19,7 @@ import oelm
 from oelm.bench.flops import ceiling
 from oelm.models.dropout import use_fast_dropout_
 from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM
-from oelm.study.schema import OptimizerConfig
+from oelm.study.recipe import OptimizerConfig
 from oelm.train.optim import make_optimizer
 from oelm.train.process import keep_memory
 from result import Result, Target, parser_for, tell

@@ -13,8 +13,9 @@ from matplotlib.ticker import NullFormatter, NullLocator
 from oelm.analysis.stats.timed_pairs import step_changes
 from oelm.errors import CellError, StudyError
 from oelm.message import Text
+from oelm.report.figures.palette import INK, Style, styles
 from oelm.report.figures.plot import MEAN_SIZE, draw_grid, legend_height
-from oelm.report.figures.svg import INK, Drawing, Style, drawing, for_paper, styles
+from oelm.report.figures.svg import Drawing, drawing, for_paper
 from oelm.runs.files import write_text
 from oelm.study.cells import Cell, resolve_cell
 from oelm.study.study import Study

@@ -6,7 +6,7 @@ import pytest
 
 import made_bench
 import tiny_study
-from oelm.report.figures.svg import PALETTE
+from oelm.report.figures.palette import PALETTE
 from oelm.report.figures.timed import draw_bench
 from oelm.study.load import study_from_dict
 

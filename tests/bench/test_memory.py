@@ -13,7 +13,7 @@ from oelm.bench.memory import checkpoint_bytes, count_memory, measure_peak_memor
 from oelm.errors import CellError
 from oelm.heads.count import freezing_savings
 from oelm.study.load import load_study, study_from_dict
-from oelm.study.schema import OptimizerConfig
+from oelm.study.recipe import OptimizerConfig
 from oelm.train.optim import make_optimizer
 from oelm.treatment import Treatment
 from zoo import FAMILIES

@@ -12,7 +12,7 @@ import tiny_study
 from made_bench import LOAD, edited, ratio
 from made_runs import PROVENANCE
 from oelm.errors import CellError, StudyError
-from oelm.report.figures.svg import PALETTE
+from oelm.report.figures.palette import PALETTE
 from oelm.runs.bench import ArmTiming
 from oelm.study.cells import Cell, resolve_cell
 from oelm.study.load import study_from_dict

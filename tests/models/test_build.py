@@ -14,7 +14,7 @@ from transformers import (
 from oelm.data.tasks import task_named
 from oelm.errors import ModelError
 from oelm.models.build import build_model
-from oelm.study.schema import ModelConfig
+from oelm.study.recipe import ModelConfig
 
 
 class Vocabulary:

@@ -20,8 +20,9 @@ from oelm.facts import AttentionStats
 from oelm.format import format_number
 from oelm.message import Text
 from oelm.report.figures.convergence import MOST_POINTS, convergence
+from oelm.report.figures.palette import INK, PALETTE, styles
 from oelm.report.figures.plot import Plot, thinned
-from oelm.report.figures.svg import INK, PALETTE, drawing, for_page, for_paper, styles
+from oelm.report.figures.svg import drawing, for_page, for_paper
 from oelm.report.sections.figures import figures_section
 from oelm.runs.record import ValidationScore
 from oelm.text.messages import untranslated

@@ -23,7 +23,7 @@ from oelm.runs.record import RECORD_FILE
 from oelm.runs.simple_baseline import SIMPLE_BASELINE_FILE
 from oelm.runs.steps import Step
 from oelm.runs.train_state import STATE_FILE
-from oelm.study.schema import Recipe
+from oelm.study.recipe import Recipe
 from oelm.study.study import Compare
 from oelm.treatment import Treatment
 

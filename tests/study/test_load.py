@@ -384,7 +384,7 @@ def test_presets_are_those_of_the_model():
     from typing import get_args, get_type_hints
 
     from oelm.models.gpt import PRESETS
-    from oelm.study.schema import ModelConfig
+    from oelm.study.recipe import ModelConfig
 
     literal = next(choice for choice in get_args(get_type_hints(ModelConfig)["preset"]) if get_args(choice))
     assert set(get_args(literal)) == set(PRESETS)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oelm.study.recipe import ScheduleConfig
 from oelm.study.schedule import lr_at
-from oelm.study.schema import ScheduleConfig
 
 
 def rates(total, schedule, peak=1.0):

@@ -15,7 +15,7 @@ from oelm.bench.memory import count_memory, theoretical_memory
 from oelm.errors import CellError, ModelError, Stopped, StudyError
 from oelm.study import optimizers
 from oelm.study.load import study_from_dict
-from oelm.study.schema import OptimizerConfig
+from oelm.study.recipe import OptimizerConfig
 from oelm.train.checkpoint import group_values, load_group_values_, load_optimizer_, optimizer_tensors
 from oelm.train.optim import MuonAdamW, make_optimizer, optimizer_state_bytes
 from oelm.train.progress import Progress

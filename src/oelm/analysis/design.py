@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 
 from oelm.study.cells import flatten
 from oelm.study.overrides import apply_overrides
-from oelm.study.schema import WITHOUT_EFFECT, ModelConfig, Recipe
+from oelm.study.recipe import WITHOUT_EFFECT, ModelConfig, Recipe
 from oelm.study.study import Study, Value
 from oelm.treatment import Treatment
 

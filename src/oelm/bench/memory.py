@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from oelm.bench.isolate import ArmQuestion, arm_loop, run_in_child, serve_child
 from oelm.runs.bench import CheckpointBytes, MeasuredMemory, StepMemory
 from oelm.runs.provenance import peak_memory, reset_peak_memory
-from oelm.study.schema import OptimizerConfig
+from oelm.study.recipe import OptimizerConfig
 from oelm.study.study import Study
 from oelm.train.checkpoint import optimizer_tensors, weights_of
 from oelm.train.loop import Loop

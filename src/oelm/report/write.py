@@ -12,7 +12,7 @@ from oelm.claims.schema import Ledger
 from oelm.errors import ReportError, did_you_mean, is_installed, require
 from oelm.message import LANGS, Lang
 from oelm.report.blocks import Block, Content, Prose, Section
-from oelm.report.figures.svg import styles
+from oelm.report.figures.palette import styles
 from oelm.report.sections.claims import claims_section
 from oelm.report.sections.design import differences_section, hypotheses_section
 from oelm.report.sections.provenance import excluded_section, provenance_section

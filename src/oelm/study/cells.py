@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from oelm.study.overrides import apply_overrides
-from oelm.study.schema import WITHOUT_EFFECT, Recipe
+from oelm.study.recipe import WITHOUT_EFFECT, Recipe
 from oelm.study.study import Arm, Compare, Study, Value
 from oelm.treatment import Treatment
 

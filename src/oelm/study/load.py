@@ -19,8 +19,8 @@ from oelm.study.hypothesis import Hypothesis, Rule, parse_estimand
 from oelm.study.overrides import apply_override
 from oelm.study.plugins import agree_to_plugins, import_plugins, is_plugin_name
 from oelm.study.problems import Problems, report_unknown, shorten, study_error, validate
+from oelm.study.recipe import Recipe
 from oelm.study.recipe_checks import check_names, check_overrides, check_recipe
-from oelm.study.schema import Recipe
 from oelm.study.shipped import shipped_studies
 from oelm.study.study import Arm, Compare, Study, Tune, Value
 from oelm.treatment import Treatment

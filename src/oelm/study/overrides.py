@@ -7,7 +7,7 @@ from typing import Any
 from oelm.errors import did_you_mean
 from oelm.study import yaml
 from oelm.study.problems import Problems, study_error, validate
-from oelm.study.schema import BUDGET_FIELDS, Recipe
+from oelm.study.recipe import BUDGET_FIELDS, Recipe
 from oelm.study.study import Value
 
 

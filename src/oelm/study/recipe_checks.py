@@ -9,7 +9,7 @@ from oelm.errors import did_you_mean
 from oelm.study.optimizers import OPTIMIZERS
 from oelm.study.overrides import in_order, set_path
 from oelm.study.problems import Problems, validate
-from oelm.study.schema import BUDGET_FIELDS, DataConfig, OptimizerConfig, Recipe
+from oelm.study.recipe import BUDGET_FIELDS, DataConfig, OptimizerConfig, Recipe
 
 
 def check_recipe(recipe: Recipe, problems: Problems) -> None:

@@ -2,7 +2,7 @@
 
 import math
 
-from oelm.study.schema import ScheduleConfig
+from oelm.study.recipe import ScheduleConfig
 
 
 def lr_at(step: int, *, total: int, peak: float, schedule: ScheduleConfig) -> float:

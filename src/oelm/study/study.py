@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from oelm.metrics import Direction, find_metric
 from oelm.study.forbid_extra import ForbidExtra
 from oelm.study.hypothesis import Hypothesis
-from oelm.study.schema import Recipe
+from oelm.study.recipe import Recipe
 from oelm.treatment import Treatment
 
 Value = bool | int | float | str | None

@@ -21,7 +21,7 @@ from oelm.runs.record import Failure, ModelScores, Record, Which, read_record, w
 from oelm.runs.steps import read_steps
 from oelm.runs.train_state import TrainState
 from oelm.study.cells import CellSpec
-from oelm.study.schema import Recipe
+from oelm.study.recipe import Recipe
 from oelm.train.preflight import check_data, check_files_unchanged, check_spec_unchanged
 from oelm.train.process import avoid_spinning, keep_memory
 from oelm.train.progress import Progress, log_to_file

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from oelm.errors import ModelError, StudyError
 from oelm.study.optimizers import AdafactorOptions, MuonOptions, SgdOptions, find_optimizer
-from oelm.study.schema import OptimizerConfig
+from oelm.study.recipe import OptimizerConfig
 
 _Options = TypeVar("_Options")
 Groups = list[dict[str, list[nn.Parameter] | float]]

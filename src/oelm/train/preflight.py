@@ -15,7 +15,7 @@ from oelm.runs.cell_start import read_cell
 from oelm.runs.layout import find_cell_folders
 from oelm.runs.record import Record
 from oelm.study.cells import CellSpec, describe_changes
-from oelm.study.schema import Recipe
+from oelm.study.recipe import Recipe
 from oelm.train.progress import Progress
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from oelm.data.splits import SplitReader
 from oelm.data.tasks import task_named
 from oelm.data.tokenize import TokenizedTask, load_tokenizer, tokenize_task, train_tokenizer
 from oelm.models.build import build_model, resolve_name
-from oelm.study.schema import Recipe
+from oelm.study.recipe import Recipe
 from oelm.train.progress import Progress
 
 

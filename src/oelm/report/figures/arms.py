@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from oelm.format import format_signed
 from oelm.message import Text
+from oelm.report.figures.palette import INK
 from oelm.report.figures.plot import (
     MEAN_SIZE,
     SEED_SIZE,
@@ -21,7 +22,7 @@ from oelm.report.figures.plot import (
     seed_tip,
     with_interval,
 )
-from oelm.report.figures.svg import INK, drawing
+from oelm.report.figures.svg import drawing
 from oelm.text.messages import say, untranslated
 from oelm.treatment import ORTHONORMAL
 

@@ -11,7 +11,8 @@ from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import from_seeds
 from oelm.format import format_number
 from oelm.message import Text
-from oelm.report.figures.svg import INK, Drawing, Style, legend_columns
+from oelm.report.figures.palette import INK, Style
+from oelm.report.figures.svg import Drawing, legend_columns
 from oelm.text.messages import say
 
 if TYPE_CHECKING:

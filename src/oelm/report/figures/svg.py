@@ -10,24 +10,18 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from oelm.message import Lang, Text
+from oelm.report.figures.palette import INK, PALETTE
 
 if TYPE_CHECKING:  # a page without figures is made without it
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.text import Text as Label
 
-# Stands for the color of text and lines, which the page decides.
-INK = "#010203"
-# Okabe and Ito's colors, distinct for every kind of eye, in an order that alternates in lightness.
-PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 WIDTH = 4.6  # inches
-_MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
-_LINES: tuple[Any, ...] = ("--", "-.", ":", (0, (6, 1.5)), (0, (4, 1, 1, 1, 1, 1)))
 _FONTS = "'DejaVu Sans', 'Noto Sans CJK SC', 'PingFang SC', 'Microsoft YaHei', sans-serif"
 _SVG = "{http://www.w3.org/2000/svg}"
 _XLINK = "{http://www.w3.org/1999/xlink}"
@@ -53,27 +47,6 @@ _RC: Any = {
     "axes.formatter.limits": (-5, 7),
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Style:
-    """How an arm looks in every figure: distinct by color, by marker and by dashes."""
-
-    color: str
-    marker: str
-    line: Any
-
-
-def styles(arms: Sequence[str], against: str) -> dict[str, Style]:
-    """The arm that all are compared with is plain ink."""
-    found = {against: Style(color=INK, marker="o", line="-")}
-    for number, arm in enumerate(arm for arm in arms if arm != against):
-        found[arm] = Style(
-            color=PALETTE[number % len(PALETTE)],
-            marker=_MARKERS[number % len(_MARKERS)],
-            line=_LINES[number % len(_LINES)],
-        )
-    return found
 
 
 class Drawing:

@@ -12,8 +12,9 @@ from oelm.analysis.results import Results
 from oelm.analysis.stats.timed_pairs import count_rounds
 from oelm.format import DASH
 from oelm.message import Text
+from oelm.report.figures.palette import INK, Style, styles
 from oelm.report.figures.plot import MEAN_SIZE, FigureContext, draw_grid, legend_height
-from oelm.report.figures.svg import INK, Drawing, Style, drawing, for_paper, styles
+from oelm.report.figures.svg import Drawing, drawing, for_paper
 from oelm.runs.bench import PARTS, Ratio, read_bench
 from oelm.runs.files import write_text
 from oelm.runs.layout import BENCH

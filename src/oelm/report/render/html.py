@@ -15,8 +15,9 @@ from markupsafe import Markup, escape
 
 from oelm.message import Lang, Text
 from oelm.report.blocks import Bullets, Content, Folded, Prose, Table, VerdictBox
+from oelm.report.figures.palette import INK, PALETTE, Style
 from oelm.report.figures.plot import Plot
-from oelm.report.figures.svg import INK, PALETTE, Style, for_page
+from oelm.report.figures.svg import for_page
 from oelm.text.messages import say
 from oelm.version import __version__
 

@@ -9,8 +9,8 @@ from oelm.message import Text
 from oelm.report.figures.arms import plot_forest, plot_four_corners, plot_quality_by_size
 from oelm.report.figures.convergence import plot_speed, plot_validation_curves
 from oelm.report.figures.heads import plot_attention_entropy, plot_orthonormality
+from oelm.report.figures.palette import styles
 from oelm.report.figures.plot import FigureContext, Plot
-from oelm.report.figures.svg import styles
 from oelm.report.figures.timed import plot_step_ratios
 from oelm.report.figures.tuning import plot_best_of_k, plot_tuning_response
 from oelm.text.messages import say

@@ -23,7 +23,7 @@ from oelm.report.blocks import (
 )
 from oelm.runs.bench import PARTS, ArmTiming, Bench, MeasuredMemory, Ratio
 from oelm.runs.layout import BENCH, STUDY
-from oelm.study.schema import Recipe
+from oelm.study.recipe import Recipe
 from oelm.text.messages import join_texts, say, untranslated
 
 _CHECK = "SPEEDUP-ABOVE-CEILING"
