@@ -148,15 +148,11 @@ def test_without_a_split_the_chunk_grows(monkeypatch):
 
 
 @pytest.fixture
-def wikitext(tmp_path):
-    """A folder with the first rows of every split, which make many chunks."""
+def wikitext():
     folder = SHARED / "data" / "wikitext2"
     if not folder.is_dir():
         pytest.skip("there is no wikitext2 beside the repository")
-    (tmp_path / "wikitext").mkdir()
-    for file in folder.glob("*.parquet"):
-        parquet.write_table(parquet.read_table(file).slice(0, 600), tmp_path / "wikitext" / file.name)
-    return tmp_path / "wikitext"
+    return folder
 
 
 def text_of(folder, split):
