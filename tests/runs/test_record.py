@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from made_runs import made_record
+from made_runs import edit_sealed, made_record
 from oelm.errors import CellError, OelmError
 from oelm.runs.layout import RECORD
 from oelm.runs.lease import acquire
@@ -23,7 +23,7 @@ from oelm.version import __version__
 
 GOOD = replace(
     made_record(Cell(arm="baseline", seed=0), {"accuracy": 0.5}),
-    evaluations=(ValidationScore(step=1, metrics={"loss": math.inf}),),
+    evaluations=(ValidationScore(step=1, metrics={"perplexity": math.inf}),),
     test={"final": ModelScores(step=2, splits={"validation": {"accuracy": 0.5}, "other": {"accuracy": 0.1}})},
 )
 
@@ -62,8 +62,7 @@ def test_a_value_is_that_of_the_first_reported_split():
 def test_a_damaged_record(tmp_path, change, says):
     with acquire(tmp_path) as lease:
         write_record(lease, GOOD)
-    data = json.loads((tmp_path / RECORD).read_text())
-    (tmp_path / RECORD).write_text(json.dumps(data | change))
+    edit_sealed(tmp_path / RECORD, lambda data: data.update(change))
     with pytest.raises(CellError, match=f"(?s)record.json .*{says}"):
         read_record(tmp_path)
 
