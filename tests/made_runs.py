@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
-from dataclasses import is_dataclass, replace
+import re
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ import numpy as np
 
 from oelm.facts import AttentionStats, Counts, TaskFacts
 from oelm.runs.cell_start import CELL_FILE, CellStart, StartedCell
-from oelm.runs.layout import PREDICTIONS, STEPS
+from oelm.runs.files import digest_file
+from oelm.runs.layout import PREDICTIONS, RECORD, STEPS
 from oelm.runs.predictions import Predictions, write_predictions
 from oelm.runs.provenance import GitState, PeakMemory, Provenance
 from oelm.runs.record import RECORD_FILE, AuditOutcome, Launch, ModelScores, ProcessStats, Record, ValidationScore
@@ -103,6 +107,32 @@ def make_runs(
 def keep_predictions(place: Path, kept: Predictions, split: str = "validation") -> None:
     """The same of the final and of the best model."""
     write_predictions(place / PREDICTIONS, {("final", split): kept, ("best", split): kept})
+    seal_files(place)
+
+
+def seal_files(place: Path) -> None:
+    """Let the record of a cell say that its files are as they should be."""
+    edit_sealed(place / RECORD, lambda data: data.update(files=digests(place)))
+
+
+def digests(place: Path) -> dict[str, Any]:
+    found = {name: digest_file(place / name) for name in (STEPS, PREDICTIONS)}
+    return {name: asdict(digest) for name, digest in found.items() if digest is not None}
+
+
+def edit_sealed(path: Path, change: Callable[[Any], object]) -> None:
+    """Change a file with a checksum, and give it the checksum of what it is then: no accident, but somebody's work."""
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(sealed(json.dumps(data)))
+
+
+def sealed(text: str) -> str:
+    """A text with the checksum that it should have, wherever there is one."""
+    head = re.match(r'\{\s*"format": \d+,\s*"sha256": "(.*?)",', text)
+    if head is None:
+        return text
+    return text.replace(head[1], hashlib.sha256(text[head.end() :].encode()).hexdigest(), 1)
 
 
 def replace_at(content: Any, path: str, value: Any) -> Any:
@@ -189,6 +219,7 @@ def _record(spec: CellSpec, metrics: dict[str, float], examples: int, steps: int
         launches=(),
         processes=ProcessStats(number=1),
         heads=None,
+        files={},
     )
 
 

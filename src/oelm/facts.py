@@ -10,6 +10,11 @@ from oelm.treatment import Role
 Count = Annotated[int, Ge(0), Le(10**18)]
 """A whole number of something; the bound keeps damaged files from numbers that no float can hold."""
 
+Amount = Annotated[float, Ge(0), Le(1e18)]
+"""Seconds, a learning rate: nothing below 0, infinite or not a number."""
+
+Share = Annotated[float, Ge(0), Le(1)]
+
 Blocks = dict[Role, tuple[tuple[float, ...], ...]]
 """By role, layer and head."""
 

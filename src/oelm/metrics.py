@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 
 from oelm.errors import StudyError, did_you_mean
 
+ROUNDING = 1e-6
+"""By which a measurement may be outside of its range."""
 Direction = Literal["higher", "lower"]
 Kind = Literal["predictions", "loss", "count", "time", "memory"]
 Classes = NDArray[np.int64]
@@ -32,8 +35,14 @@ class Metric:
     """Which way is better."""
     compute: ClassMetric | None = None
     """Of `predictions`: from labels and predictions."""
-    is_share: bool = False
-    """Whether it is between 0 and 1."""
+    low: float = -math.inf
+    high: float = math.inf
+    """From what to what it can be."""
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is between 0 and 1."""
+        return (self.low, self.high) == (0, 1)
 
 
 def _accuracy(labels: Classes, predicted: Classes, classes: int) -> float:
@@ -71,8 +80,12 @@ def _f1_by_class(labels: Classes, predicted: Classes, classes: int) -> tuple[NDA
     return 2 * right / np.maximum(actual + guessed, 1), actual + guessed > 0
 
 
-def _quality(name: str, compute: ClassMetric, *, is_share: bool = True) -> Metric:
-    return Metric(name=name, kind="predictions", direction="higher", compute=compute, is_share=is_share)
+def _quality(name: str, compute: ClassMetric, *, low: float = 0) -> Metric:
+    return Metric(name=name, kind="predictions", direction="higher", compute=compute, low=low, high=1)
+
+
+def _cost(name: str, kind: Kind, *, low: float = 0, high: float = sys.float_info.max) -> Metric:
+    return Metric(name=name, kind=kind, direction="lower", low=low, high=high)
 
 
 _METRICS: dict[str, Metric] = {
@@ -81,16 +94,16 @@ _METRICS: dict[str, Metric] = {
         _quality("accuracy", _accuracy),
         _quality("macro_f1", _macro_f1),
         _quality("f1", _binary_f1),
-        _quality("matthews", _matthews, is_share=False),
-        Metric(name="loss", kind="loss", direction="lower"),
-        Metric(name="perplexity", kind="loss", direction="lower"),
+        _quality("matthews", _matthews, low=-1),
+        _cost("loss", "loss"),
+        _cost("perplexity", "loss", low=1, high=math.inf),  # of a loss that no float has the power of
         # In every record, whatever the task.
-        Metric(name="trainable", kind="count", direction="lower"),
-        Metric(name="frozen", kind="count", direction="higher"),
-        Metric(name="total", kind="count", direction="higher"),
-        Metric(name="step_seconds", kind="time", direction="lower"),
-        Metric(name="training_seconds", kind="time", direction="lower"),
-        Metric(name="peak_memory", kind="memory", direction="lower"),
+        _cost("trainable", "count"),
+        Metric(name="frozen", kind="count", direction="higher", low=0),
+        Metric(name="total", kind="count", direction="higher", low=0),
+        _cost("step_seconds", "time"),
+        _cost("training_seconds", "time"),
+        _cost("peak_memory", "memory"),
     )
 }
 _BUILT_IN = frozenset(_METRICS)
@@ -147,6 +160,14 @@ def find_metric(name: str) -> Metric:
     if name not in _METRICS:
         raise StudyError(f"unknown metric '{name}'{did_you_mean(name, _METRICS)}", hint=f"one of {', '.join(_METRICS)}")
     return _METRICS[name]
+
+
+def check_ranges(metrics: Mapping[str, float]) -> None:
+    """Raises a ValueError for a measurement that cannot be one. What a user has registered can be anything."""
+    for metric in (_METRICS[name] for name in metrics if name in _BUILT_IN):
+        value = metrics[metric.name]
+        if not metric.low - ROUNDING <= value <= metric.high + ROUNDING:
+            raise ValueError(f"{metric.name} is {value}, and can be from {metric.low:g} to {metric.high:g}")
 
 
 def is_higher_better(name: str) -> bool:

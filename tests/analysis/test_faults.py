@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from made_runs import launch, make_runs, replace_at, study_of, write_floor
+from made_runs import launch, make_runs, replace_at, seal_files, study_of, write_floor
 from oelm.analysis.checks.consistency import f1_impossible, speedup_above_ceiling
 from oelm.analysis.checks.design import check_study
 from oelm.analysis.results import load
@@ -394,6 +394,7 @@ def test_12_a_speed_up_above_the_ceiling(tmp_path):
     assert "SPEEDUP-ABOVE-CEILING" not in codes(load(runs))
     for log in (runs / "freeze-only").glob("seed-*/steps.jsonl"):
         log.write_text(log.read_text().replace('"seconds": 0.2', '"seconds": 0.1'))
+        seal_files(log.parent)
     assert "SPEEDUP-ABOVE-CEILING" in codes(load(runs))
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm, t
 
 from made_bench import bench_of, between, edited, ratio, write_bench
-from made_runs import STUDY, make_runs, study_of
+from made_runs import STUDY, make_runs, sealed, study_of
 from oelm.analysis.results import load
 from oelm.analysis.stats.timed_pairs import check_timed, timed_pair
 from oelm.runs.bench import BENCH_FILE, read_bench
@@ -71,7 +71,7 @@ DAMAGE = {
     "half": lambda text: text[:200],
     "a list": lambda text: "[1]",
     "no JSON": lambda text: "\x00\x01",
-    "newer": lambda text: text.replace('"format": 2', '"format": 3'),
+    "newer": lambda text: text.replace('"format": 3', '"format": 4'),
     "no baseline": lambda text: text.replace('"baseline": {', '"base": {'),
     "no whole steps": lambda text: text.replace('"step": {', '"stride": {', 1),
     "of unknown specs": lambda text: text.replace('"spec": {', '"made": {', 1),
@@ -94,11 +94,11 @@ def test_a_damaged_bench_is_left_out_with_its_reason(folder, study, damage):
     before = (folder / "bench.json").read_text()
     after = DAMAGE[damage](before)
     assert after != before
-    (folder / "bench.json").write_text(after)
+    (folder / "bench.json").write_text(sealed(after))
     results = load(folder)
     assert results.bench is None
     assert list(reasons(results)) == ["bench.json"]
-    assert re.search("bench.json (is damaged|has format 3)", reasons(results)["bench.json"].en)
+    assert re.search("bench.json (is damaged|has format 4)", reasons(results)["bench.json"].en)
     assert len(results.records) == 8, "the records are read all the same"
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from made_runs import make_runs, make_text_runs, score, study_of, text_study_of
+from made_runs import digests, edit_sealed, make_runs, make_text_runs, score, study_of, text_study_of
 from oelm.analysis.checks.registry import Issue
 from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import from_seeds
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.slow
 SMALL = {"examples": 300, "steps": 20}
 TREATED = {"init": "keep", "freeze": "qk"}
 PRIMARY = {"metric": "accuracy", "better": "higher"}
-
-
-def edit(path, change):
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
 
 
 def aiming_at(margin, **parts):
@@ -310,8 +304,8 @@ def test_identical_arms(tmp_path):
         source, target = runs / "baseline" / f"seed-{seed}", runs / "oelm-freeze" / f"seed-{seed}"
         shutil.copy(source / "predictions.parquet", target / "predictions.parquet")
         record = json.loads((source / "record.json").read_text())
-        edit(target / "record.json", lambda data, record=record: data.update(
-            evaluations=record["evaluations"], test=record["test"]
+        edit_sealed(target / "record.json", lambda data, record=record, target=target: data.update(
+            evaluations=record["evaluations"], test=record["test"], files=digests(target)
         ))  # fmt: skip
     results = load(runs)
     one = results.comparisons["oelm-freeze"]
@@ -321,7 +315,7 @@ def test_identical_arms(tmp_path):
     assert "DUPLICATE-ROWS" not in {issue.code for issue in results.comparisons["freeze-only"].issues}
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 1e300, None])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e300, -5, 1.3, None])
 def test_a_seed_without_a_number_is_left_out_of_the_pairs_and_said(tmp_path, value):
     def without(data):
         for measured in data["test"].values():
@@ -331,15 +325,20 @@ def test_a_seed_without_a_number_is_left_out_of_the_pairs_and_said(tmp_path, val
                 measured["splits"]["validation"]["accuracy"] = value
 
     runs = make_runs(tmp_path, **SMALL)
-    edit(runs / "oelm-freeze" / "seed-2" / "record.json", without)
+    edit_sealed(runs / "oelm-freeze" / "seed-2" / "record.json", without)
     results = load(runs)
     one = results.comparisons["oelm-freeze"]
     assert set(one.differences) == {0, 1, 3, 4}
     assert math.isfinite(one.estimate.mean)
     assert set(results.comparisons["freeze-only"].differences) == set(range(5))
-    assert [(issue.where, str(issue.message)) for issue in results.checks if issue.code == "INCOMPLETE"] == [
-        ("oelm-freeze/seed-2", "its record has no finite accuracy")
-    ]
+    ((where, what),) = [(one.where, str(one.message)) for one in results.checks if one.code == "INCOMPLETE"]
+    if value is None:
+        assert (where, what) == ("oelm-freeze/seed-2", "its record has no finite accuracy")
+    else:
+        assert "seed 2 (of 5): oelm-freeze/seed-2/record.json is damaged why test.final" in what
+        assert "accuracy is" in what
+        assert one.lacks == ("oelm-freeze/seed-2",)
+        assert str(one.message).endswith("damaged, so judged without oelm-freeze/seed-2")
     assert "4 seeds" in str(one.message)
 
 

@@ -24,8 +24,19 @@ def test_a_line_that_was_cut_anywhere_is_passed_over(tmp_path, length):
     assert read_jobs(tmp_path) == [JOB, JOB]
 
 
-@pytest.mark.parametrize("line", ["{}", "7", '{"format": 2}', '{"format": 1, "on": 3, "cells": []}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{}",
+        b"7",
+        b'{"format": 2}',
+        b'{"format": 1, "on": 3, "cells": []}',
+        b"[" * 50_000,
+        b'{"format": 1, "on": "\xff", "cells": []}',
+        b'{"format": 1' + b"0" * 5000 + b"}",
+    ],
+)
 def test_a_line_of_another_kind_is_refused(tmp_path, line):
-    (tmp_path / "jobs.jsonl").write_text(line + "\n")
+    (tmp_path / "jobs.jsonl").write_bytes(line + b"\n")
     with pytest.raises(CellError, match=r"jobs\.jsonl .*"):
         read_jobs(tmp_path)

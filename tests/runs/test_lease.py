@@ -1,5 +1,6 @@
 """Lease: one holder at a time, a dead one is replaced, and who was replaced cannot write."""
 
+import errno
 import json
 import os
 import random
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from oelm.errors import CellError
+from misplaced import PLACED, place_in
+from oelm.errors import CellError, OelmError
+from oelm.launch.study_run import stop_requested
 from oelm.runs import lease as leases
 from oelm.runs.files import FileType
 from oelm.runs.layout import CELL
@@ -121,6 +124,75 @@ def test_another_machine_has_its_time(tmp_path):
     token = on_another_machine(tmp_path / "other", silent=leases.TIMEOUT * 2)
     with acquire(tmp_path / "other") as own:
         assert own.staging.name != token
+
+
+def test_a_time_in_the_future_counts_from_now_on(tmp_path, monkeypatch):
+    """It would hold the cell until the clock catches up."""
+    cell = tmp_path / "cell"
+    token = on_another_machine(cell, silent=-1e6)
+    assert not holder_of(cell).is_alive, "for those who only read, it is no sign of life"
+    with pytest.raises(CellError, match="process 1 on far"):
+        take(cell)  # it may have been a clock, and its holder has all its time
+    assert holder_of(cell).is_alive
+    for sign in (cell / "lease", cell / "lease" / token / "holder.json"):
+        assert abs(time.time() - sign.stat().st_mtime) < leases.TIMEOUT
+    monkeypatch.setattr(leases, "TIMEOUT", 0.0)  # and no longer
+    take(cell)
+
+
+def test_one_time_in_the_future_does_not_hide_a_sign_of_life(tmp_path):
+    cell = tmp_path / "cell"
+    on_another_machine(cell, silent=0)
+    os.utime(cell / "lease", (4e9, 4e9))
+    assert holder_of(cell).is_alive
+    with pytest.raises(CellError, match="process 1 on far"):
+        take(cell)
+
+
+@pytest.mark.parametrize("kind", [*PLACED, "file"])
+@pytest.mark.parametrize("name", ["lease", "lease/token", "lease/token/holder.json", STOP])
+def test_what_is_something_else_is_one_message(tmp_path, name, kind):
+    """Nobody waits, and no traceback; what is of no harm does none."""
+    cell = tmp_path / "cell"
+    (cell / name).parent.mkdir(parents=True)
+    if kind == "file":
+        (cell / name).write_text("text")
+    else:
+        place_in(cell / name, kind)
+    told = []
+    for look in (take, holder_of, read_state, stop_requested):
+        try:
+            look(cell)
+        except OelmError as error:
+            told.append(str(error))
+    assert all(str(cell) in text for text in told)
+    assert told or name in (STOP, "lease/token") or (name, kind) == ("lease", "folder")
+
+
+def test_a_file_system_that_is_away_for_a_moment_does_not_end_the_signs_of_life(tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "_BEAT", 0.01)
+    with acquire(tmp_path) as own:
+        away, exists = [], Path.exists
+
+        def is_away(path):
+            if path.name == STOP and len(away) < 3:
+                away.append(path)
+                raise OSError(errno.ESTALE, "Stale file handle")
+            return exists(path)
+
+        monkeypatch.setattr(Path, "exists", is_away)
+        own.on_stop_request = lambda: None
+        file = own.staging / "holder.json"
+        for _ in range(400):
+            if len(away) == 3:
+                break
+            time.sleep(0.02)
+        os.utime(file, (1, 1))
+        for _ in range(400):
+            if file.stat().st_mtime > 1:
+                return
+            time.sleep(0.02)
+    raise AssertionError("none came")
 
 
 def test_clocks_do_not_matter(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from made_runs import made_record
+from made_runs import edit_sealed, made_record
 from oelm.errors import CellError, OelmError
 from oelm.runs.layout import RECORD
 from oelm.runs.lease import acquire
@@ -23,7 +23,7 @@ from oelm.version import __version__
 
 GOOD = replace(
     made_record(Cell(arm="baseline", seed=0), {"accuracy": 0.5}),
-    evaluations=(ValidationScore(step=1, metrics={"loss": math.inf}),),
+    evaluations=(ValidationScore(step=1, metrics={"perplexity": math.inf}),),
     test={"final": ModelScores(step=2, splits={"validation": {"accuracy": 0.5}, "other": {"accuracy": 0.1}})},
 )
 
@@ -62,10 +62,49 @@ def test_a_value_is_that_of_the_first_reported_split():
 def test_a_damaged_record(tmp_path, change, says):
     with acquire(tmp_path) as lease:
         write_record(lease, GOOD)
-    data = json.loads((tmp_path / RECORD).read_text())
-    (tmp_path / RECORD).write_text(json.dumps(data | change))
+    edit_sealed(tmp_path / RECORD, lambda data: data.update(change))
     with pytest.raises(CellError, match=f"(?s)record.json .*{says}"):
         read_record(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("test.final.splits.validation.accuracy", 1.3, "accuracy is 1.3, and can be from 0 to 1"),
+        ("test.final.splits.validation.accuracy", -5, "accuracy is -5"),
+        ("test.final.splits.validation.accuracy", math.nan, "accuracy is nan"),
+        ("test.final.splits.validation.matthews", -1.5, "matthews is -1.5, and can be from -1 to 1"),
+        ("test.final.splits.validation.loss", -0.5, "loss is -0.5"),
+        ("test.final.splits.validation.loss", math.inf, "loss is inf"),
+        ("test.final.splits.validation.perplexity", 0.5, "perplexity is 0.5"),
+        ("seconds.training", -1, "seconds.training"),
+        ("seconds.training", 1e400, "seconds.training"),
+        ("lr", [[1, -1e308]], "lr.0.1"),
+        ("start.padding", 1.5, "start.padding"),
+        ("files", {"steps.jsonl": {"size": -1, "sha256": ""}}, "files.steps.jsonl.size"),
+    ],
+)
+def test_a_number_that_cannot_be_is_damage_whoever_wrote_it(tmp_path, path, value, says):
+    def change(data):
+        *parents, last = path.split(".")
+        for name in parents:
+            data = data[name]
+        data[last] = value
+
+    RECORD_FILE.write(tmp_path, GOOD)
+    edit_sealed(tmp_path / RECORD, change)
+    with pytest.raises(CellError, match=f"(?s)is damaged.*{says}"):
+        read_record(tmp_path)
+
+
+def test_a_registered_metric_may_be_anything_unless_it_is_compared(tmp_path):
+    spec = replace(GOOD.spec, compare=replace(GOOD.spec.compare, metric="my_own"))
+    for metric, value in (("my_own", 7.5), ("another", math.nan)):
+        scores = ModelScores(step=2, splits={"validation": {metric: value}})
+        RECORD_FILE.write(tmp_path, replace(GOOD, spec=spec, test={"final": scores}))
+        assert read_record(tmp_path) is not None
+    with pytest.raises(ValueError, match="my_own on validation is nan"):
+        replace(GOOD, spec=spec, test={"final": ModelScores(step=2, splits={"validation": {"my_own": math.nan}})})
 
 
 KEYS = st.sampled_from(["final", "splits", "accuracy"]) | st.text(max_size=3)

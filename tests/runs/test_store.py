@@ -13,10 +13,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from made_runs import made_record
+from made_runs import made_record, make_runs, study_of
+from misplaced import PLACED, place_in
+from oelm.cli.main import main
 from oelm.errors import CellError, DiskError, OelmError
 from oelm.runs.cell_start import CELL_FILE, StartedCell, read_cell
-from oelm.runs.files import FileType, write_text, writing
+from oelm.runs.files import (
+    FileType,
+    digest_file,
+    open_to_append,
+    read_regular,
+    read_unchanged,
+    write_text,
+    writing,
+)
 from oelm.runs.layout import CELL, RECORD, STEPS, find_cell_folders
 from oelm.runs.lease import acquire, holder_of
 from oelm.runs.record import RECORD_FILE
@@ -140,6 +150,62 @@ def test_a_checksum_notices_a_single_digit(tmp_path):
     path.write_text(path.read_text().replace("41", "42"))
     with pytest.raises(CellError, match=r"(?s)is damaged.*its checksum does not match"):
         sealed.read(tmp_path)
+
+
+@pytest.mark.parametrize("kind", PLACED)
+def test_what_is_no_file_is_one_message_and_nobody_waits(tmp_path, kind):
+    place_in(tmp_path / NUMBERS.name, kind)
+    with pytest.raises(CellError, match=rf"{NUMBERS.name} (is not a file|cannot be read)"):
+        NUMBERS.read(tmp_path)
+    if kind != "dangling link":  # what is written there goes where the link points
+        with pytest.raises(DiskError, match=rf"{NUMBERS.name} is in the way: not a file"):
+            open_to_append(tmp_path / NUMBERS.name)
+    with contextlib.suppress(DiskError):  # a folder is in the way, and all else is replaced
+        NUMBERS.write(tmp_path, Numbers(number=1))
+        assert NUMBERS.read(tmp_path) == Numbers(number=1)
+    assert kind == "folder" or NUMBERS.read(tmp_path) == Numbers(number=1)
+
+
+def test_a_part_of_a_file(tmp_path):
+    (tmp_path / "a").write_bytes(b"0123456789")
+    assert [read_regular(tmp_path / "a", start=start) for start in (0, 7, 12, -3, -20)] == [
+        b"0123456789",
+        b"789",
+        b"",
+        b"789",
+        b"0123456789",
+    ]
+    assert read_regular(tmp_path / "b") is None
+    with pytest.raises(CellError, match="more than 9 bytes"):
+        read_regular(tmp_path / "a", largest=9)
+
+
+def test_a_file_that_is_not_what_it_was(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"0123456789")
+    digest = digest_file(path)
+    assert read_unchanged(path, digest) == b"0123456789"
+    for content in (b"0123456780", b"012345678", b"01234567890", b""):
+        path.write_bytes(content)
+        with pytest.raises(CellError, match="is damaged"):
+            read_unchanged(path, digest)
+    path.unlink()
+    with pytest.raises(CellError, match="is missing"):
+        read_unchanged(path, digest)
+
+
+@pytest.mark.parametrize("kind", PLACED)
+@pytest.mark.parametrize("name", ["jobs.jsonl", "made/baseline/seed-0/log.txt"])
+def test_a_log_that_is_no_file_is_one_message(tmp_path, name, kind, monkeypatch, capsys):
+    folder = make_runs(tmp_path, study_of(seeds=[0]), examples=10, steps=5)
+    place_in(folder / name.removeprefix("made/"), kind)
+    monkeypatch.setattr(sys, "argv", ["oelm", "logs", "baseline/seed-0", "--runs", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert "Traceback" not in said
+    assert Path(name).name in said or "has no log yet" in said
 
 
 def test_a_file_has_the_usual_permissions(tmp_path):

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -388,3 +389,34 @@ def test_presets_are_those_of_the_model():
 
     literal = next(choice for choice in get_args(get_type_hints(ModelConfig)["preset"]) if get_args(choice))
     assert set(get_args(literal)) == set(PRESETS)
+
+
+def test_what_we_write_is_read_as_json(tmp_path):
+    """Four megabytes of it took a minute as YAML."""
+    study = load_study("quickstart")
+    path = tmp_path / "study.json"
+    path.write_text(json.dumps({**study.to_dict(), "notes": ["x" * 1000] * 4000}))
+    assert load_study(path) == replace(study, notes=("x" * 1000,) * 4000)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"study": 1, "study": 2}', "duplicate key 'study'"),
+        ("{study: made}", "JSONDecodeError"),
+        ("[" * 50_000, "RecursionError"),
+        ("[" * 60 + "]" * 60, "too large or too deep"),
+        (json.dumps(list(range(200_000))), "too large or too deep"),
+        ('{"a": ' + "9" * 50 + "}", "more than 64 bits"),
+        ('{"a": ' + "9" * 5000 + "}", "Exceeds the limit"),
+        (" " * 2**24 + "{}", "too large"),
+        ("[]", "is not a study"),
+        ("NaN", "is not a study"),
+    ],
+    ids=range(10),
+)
+def test_what_is_no_study_in_json_is_one_error(tmp_path, text, says):
+    path = tmp_path / "study.json"
+    path.write_text(text)
+    with pytest.raises(StudyError, match=rf"(?s)study\.json.*{says}"):
+        load_study(path)

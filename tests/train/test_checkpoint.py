@@ -3,7 +3,7 @@
 import errno
 import json
 import math
-from pathlib import Path
+import os
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from misplaced import PLACED, place_in
 from oelm.runs.layout import CHECKPOINTS
 from oelm.runs.lease import acquire
 from oelm.runs.train_state import BestScore, CheckpointState, TrainState
@@ -142,6 +143,18 @@ def test_what_has_not_changed_is_linked(folder):
     assert latest(folder)[0].tensors["best"]["w"].tolist() == [0, 0], "though the first is gone"
 
 
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK, errno.ENOSYS])
+def test_what_cannot_be_linked_is_written(folder, monkeypatch, code):
+    def refuse(old, new):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+    for step in (1, 2, 3):
+        save(folder, step, same={"best"})
+    found, logged = latest(folder)
+    assert (found.step, found.tensors["best"]["w"].tolist(), logged) == (3, [0, 0], [])
+
+
 def test_a_damaged_file_is_not_passed_on(folder):
     save(folder, 1)
     (folder / "step-0000001" / "best.safetensors").write_bytes(b"not it")
@@ -177,14 +190,38 @@ def test_a_damaged_one_falls_back_and_tells(folder, name, damage):
     assert (folder / "damaged-step-0000002").is_dir(), "put aside, not deleted"
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "best.safetensors", "state.json"])
+@pytest.mark.parametrize("kind", PLACED)
+def test_what_is_no_file_falls_back_and_tells(folder, name, kind):
+    save(folder, 1)
+    save(folder, 2)
+    place_in(folder / "step-0000002" / name, kind)
+    (folder / "damaged-step-0000002").write_text("in the way of what is put aside")
+    found, logged = latest(folder)
+    assert found.step == 1
+    assert [line.split("(")[0] for line in logged] == ["checkpoint step-0000002 is damaged "]
+    assert (folder / "damaged-step-0000002").is_dir()
+    save(folder, 2, same={"best"})
+    assert latest(folder)[0].step == 2
+
+
+@pytest.mark.parametrize("kind", PLACED)
+def test_what_is_no_checkpoint_is_replaced(folder, kind):
+    save(folder, 1)
+    place_in(folder / "step-0000002", kind)
+    assert latest(folder)[0].step == 1
+    save(folder, 2)
+    assert latest(folder)[0].step == 2
+
+
 def test_one_that_cannot_be_read_at_the_moment_is_not_damaged(folder, monkeypatch):
     save(folder, 1)
 
-    def too_many(path):
+    def too_many(*given, **more):
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", too_many)
+        patch.setattr(os, "open", too_many)
         with pytest.raises(OSError, match="Too many"):
             latest(folder)
     assert latest(folder)[0].step == 1

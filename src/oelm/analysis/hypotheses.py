@@ -17,7 +17,7 @@ from oelm.analysis.checks.registry import Issue
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds, holm
 from oelm.analysis.stats.timed_pairs import TimedPair, count_rounds, timed_pair
-from oelm.analysis.verdicts import ALPHA, compare_arms, issues_of
+from oelm.analysis.verdicts import ALPHA, compare_arms, issues_of, with_lacks
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric
 from oelm.study.hypothesis import Hypothesis
@@ -42,6 +42,8 @@ class JudgedHypothesis:
     issues: tuple[Issue, ...]
     message: Message
     """The status with its numbers; printed, it is a sentence."""
+    lacks: tuple[str, ...] = ()
+    """What is damaged and would have been used, by name."""
     timed: bool = False
     """Whether it is judged by the bench."""
 
@@ -79,7 +81,9 @@ def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
     against = estimand.against or estimand.arm
     issues = issues_of(results, estimand.arm, against, estimand.metric)
     counted = find_metric(estimand.metric).kind == "count"
+    lacks = results.lacking((estimand.arm, against), estimand.metric)
     blank: dict[str, Any] = {"hypothesis": hypothesis, "issues": issues, "n": len(values), "message": _NO_MESSAGE}
+    blank["lacks"] = lacks
     status: HypothesisStatus = "invalid" if any(found.severity == "invalid" for found in issues) else "inconclusive"
     if not values:
         return JudgedHypothesis(**blank, status=status, value=None, interval=None, p_supported=1.0, p_refuted=1.0)
@@ -155,7 +159,7 @@ def _decided(one: JudgedHypothesis) -> JudgedHypothesis:
         measured=_measured(one),
         why=tuple(blocked),
     )
-    return replace(one, status=status, message=message)
+    return replace(one, status=status, message=with_lacks(message, one.lacks))
 
 
 def _measured(one: JudgedHypothesis) -> Message:

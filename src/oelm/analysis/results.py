@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +12,23 @@ from typing import TYPE_CHECKING
 from oelm.analysis.stats.timed_pairs import bench_mismatch
 from oelm.errors import CellError, OelmError, StudyError, did_you_mean
 from oelm.message import Message, verbatim
-from oelm.metrics import MEASURED
+from oelm.metrics import MEASURED, find_metric
 from oelm.runs.bench import Bench, read_bench
 from oelm.runs.cell_start import read_cell
-from oelm.runs.layout import BENCH, CELL, STUDY, find_cell_folders, find_started_studies
+from oelm.runs.files import FileDigest, read_unchanged
+from oelm.runs.layout import (
+    BENCH,
+    CELL,
+    PREDICTIONS,
+    SIMPLE_BASELINE,
+    STEPS,
+    STUDY,
+    find_cell_folders,
+    find_started_studies,
+)
 from oelm.runs.predictions import Predictions, read_predictions
 from oelm.runs.record import Record, Which, read_record
+from oelm.runs.simple_baseline import SimpleBaseline, read_simple_baselines
 from oelm.runs.status import read_state
 from oelm.runs.steps import Steps, read_steps
 from oelm.study.cells import Cell, compared_cells, flatten, restrict_study, tuning_cells
@@ -30,7 +41,6 @@ if TYPE_CHECKING:
     from oelm.analysis.checks.registry import Issues
     from oelm.analysis.hypotheses import JudgedHypothesis
     from oelm.analysis.verdicts import Comparison
-    from oelm.runs.simple_baseline import SimpleBaseline
 
 BASELINE = "baseline"
 # Beyond any measurement, and small enough for its square and for a sum of many to be numbers still.
@@ -43,6 +53,8 @@ class Excluded:
 
     where: str
     why: Message
+    is_damaged: bool = False
+    """Whether it should be there and cannot be believed. Else it is not finished, or of something else."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.why}"
@@ -70,6 +82,8 @@ class Results:
     excluded: AllExcluded = field(default_factory=AllExcluded)
     bench: Bench | None = None
     """Step times that were measured in turns, if they were."""
+    simple_baselines: tuple[SimpleBaseline, ...] = ()
+    """What models without attention reach on the same rows."""
 
     @property
     def arms(self) -> list[str]:
@@ -107,9 +121,10 @@ class Results:
         return "gpu" if any(record.peak_memory.gpu for record in self.records.values()) else "process"
 
     def predictions(self, cell: Cell, *, model: Which = "final") -> Predictions | None:
-        """What a cell kept of every example on the first test split; None if it kept nothing."""
+        """What a cell kept of every example on the first test split; None if it kept nothing, or that is damaged."""
         if (cell, model) not in self._predictions:
-            self._predictions[cell, model] = read_predictions(self.folder / cell.folder, model=model)
+            digest = self._digest(cell, PREDICTIONS)
+            self._predictions[cell, model] = read_predictions(self.folder / cell.folder, digest, model=model)
         return self._predictions[cell, model]
 
     @cached_property
@@ -117,14 +132,33 @@ class Results:
         return {}
 
     def steps(self, cell: Cell) -> Steps:
-        """The log of a cell's training."""
+        """The log of a cell's training; an empty one if it is damaged."""
         if cell not in self._steps:
-            self._steps[cell] = read_steps(self.folder / cell.folder)
+            self._steps[cell] = read_steps(self.folder / cell.folder, self._digest(cell, STEPS))
         return self._steps[cell]
 
     @cached_property
     def _steps(self) -> dict[Cell, Steps]:
         return {}
+
+    def _digest(self, cell: Cell, name: str) -> FileDigest | None:
+        """Of a file of a cell, unless that is damaged."""
+        record = self.records.get(cell) or self.tuning[cell]
+        return record.files.get(name) if f"{cell}/{name}" not in self._damaged else None
+
+    @cached_property
+    def _damaged(self) -> set[str]:
+        return {out.where for out in self.excluded if out.is_damaged}
+
+    def lacking(self, arms: Collection[str], metric: str) -> tuple[str, ...]:
+        """What is damaged, and a judgment of these arms on this metric would have rested on, by name."""
+        kind = find_metric(metric).kind
+        is_quality = kind in ("predictions", "loss")
+        shared = (SIMPLE_BASELINE,) if is_quality else (BENCH,) if kind == "time" else ()
+        files = (PREDICTIONS,) if is_quality else (STEPS,) if kind == "time" else ()
+        cells = [str(cell) for cell in compared_cells(self.study) if cell.arm in arms]
+        names = (*shared, *(name for cell in cells for name in (cell, *(f"{cell}/{file}" for file in files))))
+        return tuple(name for name in names if name in self._damaged)
 
     def tuned(self, arm: str) -> dict[str, Value]:
         """What the tuning has chosen for an arm, by path."""
@@ -135,12 +169,6 @@ class Results:
         return {path: settings.get(path) for path in tune.grid}  # type: ignore[misc]
 
     # -- what is read from them --------------------------------------------------------------------------------
-
-    @cached_property
-    def simple_baselines(self) -> tuple[SimpleBaseline, ...]:
-        from oelm.runs.simple_baseline import read_simple_baselines
-
-        return read_simple_baselines(self.folder)
 
     @cached_property
     def checks(self) -> Issues:
@@ -268,7 +296,7 @@ def read_results(folder: Path) -> Results:
 
     def refuse(error: OSError) -> None:
         where = os.path.relpath(error.filename or folder, folder)
-        excluded.append(Excluded(where=where, why=verbatim(error.strerror or str(error))))
+        excluded.append(Excluded(where=where, why=verbatim(error.strerror or str(error)), is_damaged=True))
 
     for place in find_cell_folders(folder, on_error=refuse):
         where = str(place.relative_to(folder))
@@ -276,7 +304,7 @@ def read_results(folder: Path) -> Results:
             record = _read_cell_record(place)
             state = read_state(place) if record is None else record.status
         except OelmError as error:
-            excluded.append(Excluded(where=where, why=_on_one_line(error, folder)))
+            excluded.append(_damaged(where, error, folder))
             continue
         if record is None:
             why = Message("excluded-unfinished", status=Message(f"status-{state}"))
@@ -286,6 +314,8 @@ def read_results(folder: Path) -> Results:
         else:
             found[record.spec.cell] = record
     study = _study_in(folder, found)
+    if not os.path.lexists(folder / STUDY):
+        excluded.append(Excluded(where=STUDY, why=Message("excluded-no-study"), is_damaged=True))
     known = {*compared_cells(study), *tuning_cells(study)}
     for cell in [cell for cell in found if cell not in known]:
         del found[cell]
@@ -293,7 +323,14 @@ def read_results(folder: Path) -> Results:
     for cell in [cell for cell, record in found.items() if record.spec.study != study.name]:
         name = found.pop(cell).spec.study
         excluded.append(Excluded(where=str(cell), why=Message("excluded-study", name=name)))
+    for cell, record in found.items():
+        excluded += _damaged_files(folder, cell, record)
     bench = _bench_in(folder, study, excluded)
+    simple: tuple[SimpleBaseline, ...] = ()
+    try:
+        simple = read_simple_baselines(folder)
+    except OelmError as error:
+        excluded.append(_damaged(SIMPLE_BASELINE, error, folder))
     return Results(
         study=study,
         folder=folder,
@@ -301,7 +338,23 @@ def read_results(folder: Path) -> Results:
         tuning={cell: found[cell] for cell in tuning_cells(study) if cell in found},
         excluded=AllExcluded(excluded),
         bench=bench,
+        simple_baselines=simple,
     )
+
+
+def _damaged_files(folder: Path, cell: Cell, record: Record) -> Iterator[Excluded]:
+    """Files of a cell that are not what its record says."""
+    for name in (STEPS, PREDICTIONS):
+        place, digest = folder / cell.folder, record.files.get(name)
+        try:
+            if digest is None and record.status == "done":
+                raise CellError(f"{name} is missing", why="its record does not name one")
+            if name == STEPS:
+                read_steps(place, digest)  # all of it: whether it is whole does not follow from its digest
+            elif digest is not None:
+                read_unchanged(place / name, digest)
+        except OelmError as error:
+            yield _damaged(f"{cell}/{name}", error, folder)
 
 
 def _bench_in(folder: Path, study: Study, excluded: list[Excluded]) -> Bench | None:
@@ -309,7 +362,7 @@ def _bench_in(folder: Path, study: Study, excluded: list[Excluded]) -> Bench | N
     try:
         bench = read_bench(folder)
     except OelmError as error:
-        excluded.append(Excluded(where=BENCH, why=_on_one_line(error, folder)))
+        excluded.append(_damaged(BENCH, error, folder))
         return None
     if bench is None:
         return None
@@ -322,9 +375,10 @@ def _bench_in(folder: Path, study: Study, excluded: list[Excluded]) -> Bench | N
     return bench.restricted(study.arms)
 
 
-def _on_one_line(error: OelmError, folder: Path) -> Message:
+def _damaged(where: str, error: OelmError, folder: Path) -> Excluded:
     """What happened, without where the study lies on this machine: reports are shown around."""
-    return verbatim(" ".join(str(error).split()).replace(f"{folder}/", ""))
+    why = verbatim(" ".join(str(error).split()).replace(f"{folder}/", ""))
+    return Excluded(where=where, why=why, is_damaged=True)
 
 
 def _read_cell_record(folder: Path) -> Record | None:
@@ -341,7 +395,7 @@ def _read_cell_record(folder: Path) -> Record | None:
 
 def _study_in(folder: Path, found: Mapping[Cell, Record]) -> Study:
     """The study as it was last run here; where that is not written down, as far as its records tell."""
-    if (folder / STUDY).is_file():
+    if os.path.lexists(folder / STUDY):
         return load_study(folder / STUDY)
     compared = {cell: record.spec for cell, record in found.items() if cell.point is None}
     if not compared:

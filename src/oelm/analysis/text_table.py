@@ -143,6 +143,7 @@ def comparison_as_dict(one: Comparison) -> dict[str, object]:
         "detectable": one.detectable,
         "seeds_needed": one.seeds_needed,
         "issues": [issue.code for issue in one.issues],
+        "lacks": list(one.lacks),
     }
     return finite_or_none(data)  # type: ignore[no-any-return]
 
@@ -164,6 +165,7 @@ def _hypothesis_as_dict(one: JudgedHypothesis) -> dict[str, object]:
         "p_supported": one.p_supported,
         "p_refuted": one.p_refuted,
         "issues": [issue.code for issue in one.issues],
+        "lacks": list(one.lacks),
     }
     return finite_or_none(data)  # type: ignore[no-any-return]
 

@@ -74,6 +74,8 @@ class Comparison:
     seeds_needed: int | None
     """Seeds to find one of the margin with 80 % power."""
     issues: tuple[Issue, ...]
+    lacks: tuple[str, ...] = ()
+    """What is damaged and would have been used, by name."""
     verdict: Verdict
     message: Message
     """The verdict with its numbers; printed, it is a sentence."""
@@ -167,6 +169,7 @@ def compare_arms(results: Results, arm: str, *, against: str, metric: str, model
             detectable=_detectable(len(differences), spread, estimate),
             seeds_needed=_seeds_needed(margin, spread, estimate),
             issues=issues,
+            lacks=results.lacking((arm, against), metric),
             verdict="inconclusive",
             message=Message("verdict-none"),
         )
@@ -254,7 +257,12 @@ def _judged(one: Comparison) -> Comparison:
         margin=one.margin,
         why=why,
     )
-    return replace(one, verdict=verdict, message=message)
+    return replace(one, verdict=verdict, message=with_lacks(message, one.lacks))
+
+
+def with_lacks(verdict: Message, lacks: tuple[str, ...]) -> Message:
+    """A verdict that says what it had to do without."""
+    return Message("verdict-lacking", verdict=verdict, files=lacks) if lacks else verdict
 
 
 def _special_key(one: Comparison, verdict: Verdict) -> str | None:

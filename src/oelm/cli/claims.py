@@ -119,6 +119,9 @@ def _results(ledger: Ledger, runs: Path | None) -> dict[str, Results]:
         if name in wanted and name not in found:
             try:
                 found[name] = read_results(folder)
+                for out in found[name].excluded:
+                    if out.is_damaged:
+                        typer.echo(f"excluded: {name}/{out}", err=True)
             except OelmError as error:  # the claims that it does not re-test are still worth showing
                 typer.echo(f"excluded: {' '.join(str(error).split())}", err=True)
     return found

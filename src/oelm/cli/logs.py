@@ -8,6 +8,7 @@ import typer
 
 from oelm.cli.options import RunsOption
 from oelm.errors import CellError
+from oelm.runs.files import read_regular
 from oelm.runs.layout import FINISHED, LOG, RUNS
 from oelm.runs.status import read_state
 
@@ -49,10 +50,8 @@ def _show(path: Path, folder: Path, *, follow: bool) -> None:
         holder = holder_of(folder)
         over = not follow or (path.exists() and not (holder is not None and holder.is_alive))
         if path.exists():
-            with path.open("rb") as file:
-                file.seek(offset)
-                text = file.read()
-                offset += len(text)
+            text = read_regular(path, start=offset) or b""
+            offset += len(text)
             if text:
                 typer.echo(text.decode(errors="replace"), nl=False)
         if over and (not follow or read_state(folder) != "pending"):

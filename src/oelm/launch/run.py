@@ -13,7 +13,7 @@ from oelm.launch.study_run import StudyRun, clear_stop_requests, open_run, run_o
 from oelm.launch.tuning import best_point
 from oelm.message import verbatim
 from oelm.runs.jobs import Job, append_job
-from oelm.runs.layout import RUNS, STUDY
+from oelm.runs.layout import RUNS, SIMPLE_BASELINE, STUDY
 from oelm.runs.record import Record
 from oelm.study.cells import Cell, CellSpec, Point, resolve_cell
 from oelm.study.study import Study
@@ -71,8 +71,9 @@ def run_study(study_run: StudyRun, backend: LocalBackend, progress: Progress) ->
     excluded = {one.where for one in untuned}
     backend.run(study_run, [cell for cell in study_run.compared if cell.arm not in excluded], progress)
     results = read_results(study_run.folder)
-    if has_missing:  # else whoever only reads would wait for data that may be far away
-        _train_simple_baselines(results, tuned, progress)
+    # Where nothing was missing, whoever only reads would wait for data that may be far away.
+    if has_missing and _train_simple_baselines(results, tuned, progress):
+        results = read_results(study_run.folder)
     return replace(_restrict(results, study_run), excluded=AllExcluded((*untuned, *results.excluded)))
 
 
@@ -162,12 +163,17 @@ def _restrict(results: Results, study_run: StudyRun) -> Results:
     return results.restricted(arms=study_run.arms, seeds=[seed for seed in study_run.study.seeds if seed in seeds])
 
 
-def _train_simple_baselines(results: Results, tuned: dict[str, Point], progress: Progress) -> None:
-    """What a model without attention reaches on the same rows, where it is not known yet."""
-    from oelm.runs.simple_baseline import find_simple_baseline, read_simple_baselines
+def _train_simple_baselines(results: Results, tuned: dict[str, Point], progress: Progress) -> bool:
+    """What a model without attention reaches on the same rows, where it is not known yet; whether there is more now."""
+    from oelm.runs.simple_baseline import find_simple_baseline
 
+    known = list(results.simple_baselines)
+    for out in results.excluded:
+        if out.where == SIMPLE_BASELINE:
+            progress.on_message(f"{out.why}; it is made again")
+            with suppress(OSError):  # what is in its place and no file is in the way, and that is said below
+                (results.folder / SIMPLE_BASELINE).unlink()
     for cell, record in results.records.items():
-        known = read_simple_baselines(results.folder)
         if record.status != "done" or find_simple_baseline(record.data, known) is not None:
             continue
         from oelm.train.preparation import load_data, open_splits
@@ -176,7 +182,8 @@ def _train_simple_baselines(results: Results, tuned: dict[str, Point], progress:
         progress.on_prepare("training a model of word counts to compare with", 0, 0)
         recipe = resolve_cell(results.study, cell, tuned.get(cell.arm)).recipe
         try:
-            save_simple_baseline(results.folder, load_data(recipe, progress), open_splits(recipe))
+            known.append(save_simple_baseline(results.folder, load_data(recipe, progress), open_splits(recipe)))
         except OelmError as error:  # the cells are done, and that is what counts
             progress.on_message(f"there is no simple baseline to compare with: {str(error).splitlines()[0]}")
-            return
+            break
+    return len(known) > len(results.simple_baselines)

@@ -254,7 +254,7 @@ class Bench:
         return format_bench(self)
 
 
-BENCH_FILE = FileType(BENCH, Bench, format=2, hint="oelm bench makes it anew")
+BENCH_FILE = FileType(BENCH, Bench, format=3, hint="oelm bench makes it anew", has_checksum=True)
 
 
 def read_bench(study_folder: Path) -> Bench | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from oelm.facts import AttentionStats, Count, TaskFacts
+from oelm.facts import AttentionStats, Count, Share, TaskFacts
 from oelm.runs.files import FileType
 from oelm.runs.layout import CELL
 from oelm.study.cells import CellSpec
@@ -21,7 +21,7 @@ class CellStart:
     """SHA-256 of all weights before the treatment."""
     steps: Count
     """Optimizer steps of the budget."""
-    padding: float
+    padding: Share
     """Share of positions that hold no token, in the first batches."""
     device: str
     """What it is trained on: `cuda (NVIDIA A100)`, `cpu (2 threads)`."""
@@ -37,7 +37,7 @@ class StartedCell:
     """What was found before its first step."""
 
 
-CELL_FILE = FileType(CELL, StartedCell, format=2)
+CELL_FILE = FileType(CELL, StartedCell, format=3, has_checksum=True)
 
 
 def read_cell(folder: Path) -> StartedCell | None:

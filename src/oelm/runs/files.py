@@ -4,20 +4,27 @@ import errno
 import hashlib
 import json
 import os
+import re
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from io import BufferedReader
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import IO, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from oelm.errors import CellError, DiskError, OelmError
+from oelm.facts import Count
 
 _T = TypeVar("_T")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # a loop of links, a socket or a pipe, a folder
+_LARGEST = 2**28  # bytes; nothing of ours that is read at once comes near
+_SEAL = re.compile(rb'\{\s*"format": (\d{1,9}),\s*"sha256": "([0-9a-f]{64})",')
 
 
 @dataclass(frozen=True)
@@ -35,13 +42,8 @@ class FileType(Generic[_T]):
     def read(self, folder: Path) -> _T | None:
         """The content of the file in this folder; None if there is no such file."""
         path = folder / self.name
-        try:
-            text = path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise CellError(f"{path} cannot be read", why=error.strerror or str(error), hint=self.hint) from error
-        return self.parse(text, where=path)
+        text = read_regular(path, hint=self.hint, largest=_LARGEST)
+        return self.parse(text, where=path) if text is not None else None
 
     def write(self, folder: Path, content: _T) -> None:
         write_text(folder / self.name, self.dumps(content))
@@ -49,32 +51,41 @@ class FileType(Generic[_T]):
     def dumps(self, content: _T, *, indent: int | None = 2) -> str:
         # Names of files may hold bytes that are no text: those are replaced, or nobody could read the rest again.
         data = json.loads(json.dumps(asdict(content), ensure_ascii=False).encode("utf-8", "replace"))  # type: ignore[call-overload]
-        head = {"format": self.format, **({"sha256": _checksum(data)} if self.has_checksum else {})}
-        return json.dumps({**head, **data}, indent=indent) + "\n"
+        if not self.has_checksum:
+            return json.dumps({"format": self.format, **data}, indent=indent) + "\n"
+        rest = json.dumps(data, indent=indent).removeprefix("{") + "\n"
+        head = json.dumps({"format": self.format, "sha256": _checksum(rest.encode())}, indent=indent)
+        return head.removesuffix("}").rstrip() + "," + rest
 
     def parse(self, text: bytes, *, where: Path) -> _T:
         """The content of a text. Anything but this format, complete and with nothing else in it, is an error."""
+        seal = _SEAL.match(text) if self.has_checksum else None
+        if seal is not None and int(seal[1]) == self.format:
+            rest = text[seal.end() :]
+            if _checksum(rest) != seal[2].decode():
+                raise self._damaged(where, "its checksum does not match")
+            return self._validate(b"{" + rest, where)
         try:
             data = json.loads(text)
+            if not isinstance(data, dict) or type(data.get("format")) is not int:
+                raise self._damaged(where, "it has no format number")
+            found = data.pop("format")
+            plain = json.dumps(data).encode()
         except (ValueError, RecursionError) as error:
             raise self._damaged(where, f"{type(error).__name__}: {error}") from error
-        if not isinstance(data, dict) or type(data.get("format")) is not int:
-            raise self._damaged(where, "it has no format number")
-        found = data.pop("format")
         if found != self.format:
             newer = "pip install --upgrade oelm" if found > self.format else "the oelm that wrote it; or run it again"
             raise CellError(f"{where} has format {found}; this oelm reads format {self.format}", hint=newer)
-        if self.has_checksum and data.pop("sha256", None) != _checksum(data):
+        if self.has_checksum:
             raise self._damaged(where, "its checksum does not match")
+        return self._validate(plain, where)
+
+    def _validate(self, text: bytes, where: Path) -> _T:
         try:
-            # Through JSON: there, strict means that a number is a number, and a list is still good for a tuple.
-            return self._adapter.validate_json(json.dumps(data), strict=True, extra="forbid")
+            # From JSON, strict means that a number is a number, and a list is still good for a tuple.
+            return self._adapter.validate_json(text, strict=True, extra="forbid")
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            raise self._damaged(
-                where, f"{place}: {first['msg'].removeprefix('Value error, ')}".removeprefix(": ")
-            ) from error
+            raise self._damaged(where, first_problem(error)) from error
         except OelmError as error:  # a treatment that makes no sense
             raise self._damaged(where, str(error).splitlines()[0]) from error
 
@@ -86,8 +97,86 @@ class FileType(Generic[_T]):
         return TypeAdapter(self.content)
 
 
-def _checksum(data: object) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+def _checksum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def first_problem(error: ValidationError) -> str:
+    """What is wrong with a content, and where in it."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[BufferedReader]:
+    """A file, open for reading, whoever has put something into its place: nobody waits for the other end of a pipe.
+
+    What can never be read is a CellError. An OSError is one of the moment: too many open files, no permission.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise CellError(f"{path} is not a file", why=error.strerror, hint="move it away") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise CellError(f"{path} is not a file", hint="move it away")
+    with os.fdopen(descriptor, "rb") as file:
+        yield file
+
+
+def read_regular(path: Path, *, hint: str | None = None, largest: int | None = None, start: int = 0) -> bytes | None:
+    """What is in a file, from `start` on, or so far from its end; None if there is no such file.
+
+    All else is a CellError.
+    """
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if largest is not None and size > largest:
+                raise CellError(f"{path} is damaged", why=f"it has more than {largest:,} bytes", hint=hint)
+            file.seek(start if start >= 0 else max(0, size + start))
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if path.is_symlink():
+            raise CellError(f"{path} cannot be read", why="it is a link to nothing", hint=hint) from error
+        return None
+    except OSError as error:
+        raise CellError(f"{path} cannot be read", why=error.strerror or str(error), hint=hint) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileDigest:
+    """By which a file is known again."""
+
+    size: Count
+    """In bytes."""
+    sha256: str
+    """Of its content."""
+
+
+def digest_file(path: Path) -> FileDigest | None:
+    """None if there is no such file."""
+    content = read_regular(path)
+    return FileDigest(size=len(content), sha256=_checksum(content)) if content is not None else None
+
+
+def read_unchanged(path: Path, digest: FileDigest) -> bytes:
+    """What is in a file that must be the one of this digest."""
+    content = read_regular(path, largest=digest.size)
+    if content is None:
+        raise CellError(f"{path} is missing", why="there was one when the record was written")
+    if len(content) != digest.size or _checksum(content) != digest.sha256:
+        raise CellError(f"{path} is damaged", why="it is not what it was when the record was written")
+    return content
+
+
+# -- writing -------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -101,8 +190,12 @@ def writing(place: Path) -> Iterator[None]:
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
             raise DiskError(f"no permission to write to {place}", hint="another place: --out FOLDER") from error
         if isinstance(error, NotADirectoryError | FileExistsError):
-            file = next((part for part in (place, *place.parents) if part.is_file()), place)
+            named = error.filename2 or error.filename or place
+            file = next((part for part in (place, *place.parents) if part.is_file()), named)
             raise DiskError(f"{file} is in the way: a file, not a folder", hint="--out FOLDER") from error
+        if isinstance(error, IsADirectoryError):
+            name = error.filename2 or error.filename or place
+            raise DiskError(f"{name} is in the way: a folder, not a file", hint="move it away") from error
         raise DiskError(f"cannot write to {place}", why=error.strerror or str(error), hint="--out FOLDER") from error
 
 
@@ -123,11 +216,40 @@ def write_text(path: Path, text: str) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).chmod(0o666 & ~_umask())
+            with suppress(OSError):  # not every file system has permissions
+                Path(name).chmod(0o666 & ~_umask())
             Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+
+
+def open_to_append(path: Path) -> IO[str]:
+    """A text, open at its end. Nobody waits for a reader of what somebody has put into its place."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    with writing(path.parent):
+        try:
+            descriptor = os.open(path, flags, 0o666)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                raise DiskError(f"{path} is in the way: not a file", hint="move it away") from error
+            raise
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise DiskError(f"{path} is in the way: not a file", hint="move it away")
+        return os.fdopen(descriptor, "a", encoding="utf-8")
+
+
+def sync_folder(folder: Path) -> None:
+    """Have what was renamed in a folder outlast a power cut, where the file system can do that for folders."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _umask() -> int:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from oelm.runs.files import FileType, writing
+from oelm.runs.files import FileType, open_to_append, read_regular, writing
 from oelm.runs.layout import JOBS
 from oelm.study.study import Value
 
@@ -42,7 +42,7 @@ def append_job(folder: Path, job: Job) -> None:
     """Add a job to the folder of its study."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / JOBS).open("a", encoding="utf-8") as file:
+        with open_to_append(folder / JOBS) as file:
             # On a line of its own, even if the one before was not written to its end.
             file.write("\n" + JOB_LINE.dumps(job, indent=None))
             file.flush()
@@ -52,10 +52,7 @@ def append_job(folder: Path, job: Job) -> None:
 def read_jobs(folder: Path) -> list[Job]:
     """The jobs of a study, oldest first."""
     path = folder / JOBS
-    try:
-        lines = path.read_bytes().splitlines()
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    lines = (read_regular(path, hint=JOB_LINE.hint) or b"").splitlines()
     return [JOB_LINE.parse(line, where=path) for line in lines if _is_whole(line)]
 
 
@@ -63,8 +60,8 @@ def _is_whole(line: bytes) -> bool:
     """Not so of a line that was not written to its end, which is passed over."""
     try:
         json.loads(line)
-    except ValueError:
+    except json.JSONDecodeError:
         return False
-    except RecursionError:  # whole, and nothing of ours
+    except (ValueError, RecursionError):  # whole, and nothing of ours
         return True
     return True

@@ -131,7 +131,7 @@ class Lease:
         target = self.folder / name
         with self._fenced():
             self.check()
-            if target.is_dir():
+            if target.is_dir() or (made.is_dir() and os.path.lexists(target)):
                 self.remove(target)
             target.parent.mkdir(exist_ok=True)
             made.rename(target)
@@ -169,8 +169,9 @@ class Lease:
     @contextmanager
     def _fenced(self) -> Iterator[None]:
         try:
-            yield
-        except (OSError, OelmError):
+            with writing(self.folder):
+                yield
+        except OelmError:
             self.check()
             raise
 
@@ -181,9 +182,10 @@ class Lease:
             if beats % _TOUCH == 0:
                 with contextlib.suppress(OSError):  # lost, or a disk that is away: the next write will tell
                     os.utime(self.staging / _HOLDER)
-            if self.on_stop_request is not None and (self.folder / STOP).exists():
-                asked, self.on_stop_request = self.on_stop_request, None
-                asked()
+            with contextlib.suppress(OSError):  # what is away for a moment must not end the signs of life
+                if self.on_stop_request is not None and (self.folder / STOP).exists():
+                    asked, self.on_stop_request = self.on_stop_request, None
+                    asked()
 
     def begin(self) -> None:
         self._beating.start()
@@ -229,6 +231,7 @@ def _acquire(folder: Path) -> str:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
+            _end_future(folder)
             before = holder_of(folder)
             if before is None:
                 continue  # let go just now
@@ -245,6 +248,15 @@ def _acquire(folder: Path) -> str:
             return token
     finally:
         shutil.rmtree(prepared, ignore_errors=True)
+
+
+def _end_future(folder: Path) -> None:
+    """Let signs of life from the future count from now on: else they would hold a cell until the clock catches up."""
+    now = _now(folder)
+    for sign in (folder / _LEASE, *(folder / _LEASE).glob(f"*/{_HOLDER}")):
+        with contextlib.suppress(OSError):  # let go just now, or another user's
+            if sign.stat().st_mtime - now > TIMEOUT:
+                os.utime(sign)
 
 
 def _staging(folder: Path, token: str) -> Path:
@@ -292,17 +304,21 @@ def holder_of(folder: Path) -> Holder | None:
             if not lease.exists():
                 return None
             continue
+        except OSError as error:
+            raise CellError(f"{lease} cannot be read", why=error.strerror, hint="move it away") from error
         if holder is None:
             continue
         if holder.token != token:  # taken over in this moment, by one who has said before who it is
             holder = HOLDER_FILE.read(_staging(folder, token) / token) or holder
         if holder.token != token:  # who it is will stand there in the next moment
-            is_alive = _now(folder) - entered < TIMEOUT
+            is_alive = _is_recent(folder, entered)
         elif holder.machine == _machine():
             is_alive = _is_running(holder)
         else:
-            is_alive = _now(folder) - max(entered, touched) < TIMEOUT
+            is_alive = _is_recent(folder, entered, touched)
         return Holder(identity=replace(holder, token=token), is_alive=is_alive)
+    if not lease.is_dir():
+        raise CellError(f"{lease} is in the way: not a folder", hint="move it away")
     # A folder that nobody has signed: made anew by a library, after its holder was replaced.
     unknown = HolderIdentity(
         token=token,
@@ -314,7 +330,13 @@ def holder_of(folder: Path) -> Holder | None:
         machine="",
         process_start=None,
     )
-    return Holder(identity=unknown, is_alive=_now(folder) - lease.stat().st_mtime < TIMEOUT)
+    return Holder(identity=unknown, is_alive=_is_recent(folder, lease.stat().st_mtime))
+
+
+def _is_recent(folder: Path, *signs: float) -> bool:
+    """Whether one of these times is a sign of life; one that lies far in the future is none."""
+    now = _now(folder)
+    return any(abs(now - sign) < TIMEOUT for sign in signs)
 
 
 def _this_process(token: str) -> HolderIdentity:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oelm.errors import CellError
+from oelm.runs.files import FileDigest, read_unchanged
 from oelm.runs.layout import PREDICTIONS
 from oelm.runs.record import Which
 
@@ -64,18 +65,20 @@ def write_predictions(path: Path, predictions: Mapping[tuple[Which, str], Predic
     parquet.write_table(table, path, compression="zstd")
 
 
-def read_predictions(folder: Path, *, model: Which = "final") -> Predictions | None:
-    """On the first test split; None if the cell kept none."""
+def read_predictions(folder: Path, digest: FileDigest | None, *, model: Which = "final") -> Predictions | None:
+    """On the first test split. The record of the cell has the digest; None if the cell kept none."""
+    import pyarrow as pa
     from pyarrow import ArrowException, parquet
 
-    path = folder / PREDICTIONS
-    if not path.is_file():
+    if digest is None:
         return None
+    path = folder / PREDICTIONS
+    content = read_unchanged(path, digest)
     try:
-        found = (parquet.read_schema(path).metadata or {}).get(_FORMAT_KEY, b"none").decode()
+        found = (parquet.read_schema(pa.BufferReader(content)).metadata or {}).get(_FORMAT_KEY, b"none").decode()
         if found != str(_FORMAT):
             raise CellError(f"{path} has format {found}; this oelm reads format {_FORMAT}")
-        table = parquet.read_table(path, filters=[("model", "=", model)])
+        table = parquet.read_table(pa.BufferReader(content), filters=[("model", "=", model)])
         splits = table["split"].to_pylist()
         first = table.slice(0, sum(split == splits[0] for split in splits)) if splits else table
         names = [name for name in first.column_names if name not in ("model", "split")]

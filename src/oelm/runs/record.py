@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from oelm.facts import AttentionStats, Count, Counts, TaskFacts
+from oelm.facts import Amount, AttentionStats, Count, Counts, TaskFacts
+from oelm.metrics import check_ranges
 from oelm.runs.cell_start import CellStart
-from oelm.runs.files import FileType
+from oelm.runs.files import FileDigest, FileType
 from oelm.runs.layout import RECORD, Status
 from oelm.runs.lease import Lease
 from oelm.runs.provenance import PeakMemory, Provenance
@@ -27,6 +29,9 @@ class ValidationScore:
     metrics: dict[str, float]
     """By name."""
 
+    def __post_init__(self) -> None:
+        check_ranges(self.metrics)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelScores:
@@ -36,6 +41,10 @@ class ModelScores:
     """After which it is what it is."""
     splits: dict[str, dict[str, float]]
     """By test split and metric."""
+
+    def __post_init__(self) -> None:
+        for metrics in self.splits.values():
+            check_ranges(metrics)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,9 +127,9 @@ class Record:
     """In the order of steps."""
     test: dict[Which, ModelScores]
     """Empty unless the cell is `done`."""
-    lr: tuple[tuple[Count, float], ...]
+    lr: tuple[tuple[Count, Amount], ...]
     """(step, learning rate) as the optimizer had it, at most 200 of them."""
-    seconds: dict[str, float]
+    seconds: dict[str, Amount]
     """training, evaluation, data, checkpoints."""
     peak_memory: PeakMemory
     """From its last start on."""
@@ -134,8 +143,17 @@ class Record:
     """Those that trained it; None of a cell that failed before."""
     heads: AttentionStats | None
     """Of the final model."""
+    files: dict[str, FileDigest]
+    """`steps.jsonl` and `predictions.parquet` as they were at its end."""
     error: Failure | None = None
     """Of a cell that is not `done`."""
+
+    def __post_init__(self) -> None:
+        metric = self.spec.compare.metric
+        for scores in self.test.values() if self.status == "done" else ():
+            for name, metrics in scores.splits.items():
+                if not math.isfinite(metrics.get(metric, 0)):
+                    raise ValueError(f"{metric} on {name} is {metrics[metric]}")
 
     def value(self, metric: str, *, model: Which = "final") -> float | None:
         """A measurement on the first test split."""
@@ -167,7 +185,7 @@ class Record:
         return self.evaluations[-1].metrics if self.evaluations else {}
 
 
-RECORD_FILE = FileType(RECORD, Record, format=2)
+RECORD_FILE = FileType(RECORD, Record, format=3, has_checksum=True)
 
 
 def write_record(lease: Lease, record: Record) -> None:

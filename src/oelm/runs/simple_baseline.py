@@ -9,7 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from oelm.facts import Count, TaskFacts
+from oelm.facts import Count, Share, TaskFacts
+from oelm.metrics import check_ranges
 from oelm.runs.files import FileType
 from oelm.runs.layout import SIMPLE_BASELINE
 
@@ -24,7 +25,7 @@ class SimpleBaseline:
     """Fingerprint of the tokenizer, for language modeling: its tokens are what is predicted."""
     splits: dict[str, dict[str, float]]
     """By test split and metric."""
-    majority: dict[str, float]
+    majority: dict[str, Share]
     """By test split: the accuracy of always predicting the most frequent class of the training rows."""
     classes: Annotated[int, Field(gt=0)] | None
     """How many there are; None for language modeling."""
@@ -35,6 +36,10 @@ class SimpleBaseline:
     capped: bool
     """Whether there were more."""
 
+    def __post_init__(self) -> None:
+        for metrics in self.splits.values():
+            check_ranges(metrics)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SimpleBaselines:
@@ -42,7 +47,9 @@ class SimpleBaselines:
     """One for each data (and tokenizer) of the study's cells."""
 
 
-SIMPLE_BASELINE_FILE = FileType(SIMPLE_BASELINE, SimpleBaselines, format=1, hint="remove it; oelm run makes it again")
+SIMPLE_BASELINE_FILE = FileType(
+    SIMPLE_BASELINE, SimpleBaselines, format=2, hint="remove it; oelm run makes it again", has_checksum=True
+)
 
 
 def read_simple_baselines(study_folder: Path) -> tuple[SimpleBaseline, ...]:

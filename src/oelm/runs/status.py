@@ -74,7 +74,7 @@ def _read_status(folder: Path, study: str, cell: str) -> CellStatus:
     steps = started.start.steps if started is not None else None
     eta = None
     if state == "running" and recent and steps:
-        eta = (steps - step) * sum(row.seconds for row in recent) / len(recent)
+        eta = max(0, steps - step) * sum(row.seconds for row in recent) / len(recent)
     host = record.provenance.host if record is not None else ""
     return CellStatus(
         study=study,

@@ -5,34 +5,42 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from oelm.errors import CellError
+from oelm.facts import Amount, Count
+from oelm.metrics import ROUNDING
+from oelm.runs.files import FileDigest, first_problem, read_regular, read_unchanged
 from oelm.runs.layout import STEPS
 
 _LINE_BYTES = 400  # of a step at most
+_AT_ONCE = 10_000  # lines that are parsed together
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """A line of the file."""
 
-    step: int
+    step: Annotated[Count, Ge(1)]
     """From 1 on."""
     loss: float
-    """Before the update of this step."""
-    lr: float
+    """Before the update of this step; not finite in the last steps of a cell that diverged."""
+    lr: Amount
     """Learning rate, as the optimizer had it."""
     grad_norm: float
-    """Before clipping."""
-    seconds: float
+    """Before clipping; not finite where fp16 has overflowed, and the step was left out."""
+    seconds: Amount
     """From the start of this step to that of the next."""
 
 
 _COLUMNS = tuple(Step.__annotations__)
 _STEP: TypeAdapter[Step] = TypeAdapter(Step)
+_SOME: TypeAdapter[list[Step]] = TypeAdapter(list[Step])
 
 
 def format_step(step: Step) -> str:
@@ -64,50 +72,44 @@ class Steps:
     def step_seconds(self) -> float | None:
         """The usual time of a step: the median, without the first tenth, in which a machine warms up."""
         rest = self.seconds[len(self) // 10 :]
-        with np.errstate(all="ignore"):  # a damaged log may hold anything
-            return float(np.median(rest)) if len(rest) else None
+        return float(np.median(rest)) if len(rest) else None
 
     @property
     def all_seconds(self) -> float:
-        with np.errstate(all="ignore"):
-            return float(self.seconds.sum())
+        return float(self.seconds.sum())
 
 
-def read_steps(folder: Path) -> Steps:
-    """The log of a cell. A line that was not written whole, or holds something else, is passed over."""
+def read_steps(folder: Path, digest: FileDigest | None) -> Steps:
+    """The log of a cell with a record, which has the digest; none was written without one. It is whole, or damaged."""
     path = folder / STEPS
+    lines = read_unchanged(path, digest).splitlines() if digest is not None else []
+    parts = []
     try:
-        columns = _read_fast(path)
-    except (OSError, ValueError, LookupError, TypeError, RuntimeError):  # Arrow's are among them; it reads no NaN
-        columns = _read_lines(path)
-    return Steps(**columns)
+        for start in range(0, len(lines), _AT_ONCE):
+            some = b"[" + b",".join(lines[start : start + _AT_ONCE]) + b"]"
+            parts.append(_as_array(_SOME.validate_json(some, strict=True, extra="forbid")))
+    except ValidationError as error:
+        raise CellError(f"{path} is damaged", why=first_problem(error)) from error
+    table = np.concatenate(parts) if parts else np.empty((0, len(_COLUMNS)))
+    found = Steps(**dict(zip(_COLUMNS, table.T, strict=True)))
+    if not np.array_equal(found.step, np.arange(1, len(found) + 1)):
+        raise CellError(f"{path} is damaged", why="its steps are not 1, 2, 3 and so on")
+    if (found.loss < -ROUNDING).any() or (found.grad_norm < 0).any():
+        raise CellError(f"{path} is damaged", why="a loss or the length of a gradient is below 0")
+    return found
 
 
-def read_last_steps(folder: Path, number: int) -> list[Step]:
-    """The last steps of a cell that were written whole, oldest first, without reading all of them."""
-    try:
-        with (folder / STEPS).open("rb") as file:
-            end = file.seek(0, 2)
-            file.seek(max(0, end - number * _LINE_BYTES))
-            lines = file.read().splitlines()[-number:]
-    except OSError:
-        return []
+def _as_array(steps: list[Step]) -> NDArray[np.float64]:
+    return np.array([[getattr(step, name) for name in _COLUMNS] for step in steps], dtype=np.float64)
+
+
+def read_written_steps(folder: Path) -> list[Step]:
+    """The steps of a cell that may still run: what was not written whole, or holds something else, is passed over."""
+    lines = (read_regular(folder / STEPS) or b"").splitlines()
     return [step for line in lines if (step := parse_step(line)) is not None]
 
 
-def _read_fast(path: Path) -> dict[str, NDArray[np.float64]]:
-    from pyarrow import json as arrow
-
-    table = arrow.read_json(str(path))
-    if any(table[name].null_count for name in _COLUMNS):
-        raise ValueError("something is missing in a line")
-    return {name: table[name].to_numpy().astype(np.float64) for name in _COLUMNS}
-
-
-def _read_lines(path: Path) -> dict[str, NDArray[np.float64]]:
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        lines = []
-    steps = [step for line in lines if (step := parse_step(line)) is not None]
-    return {name: np.array([getattr(step, name) for step in steps], dtype=np.float64) for name in _COLUMNS}
+def read_last_steps(folder: Path, number: int) -> list[Step]:
+    """The last of them, oldest first, without reading all."""
+    lines = (read_regular(folder / STEPS, start=-number * _LINE_BYTES) or b"").splitlines()[-number:]
+    return [step for line in lines if (step := parse_step(line)) is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from oelm.facts import Count
+from oelm.facts import Amount, Count
 from oelm.runs.files import FileType
 from oelm.runs.record import AuditOutcome, Launch, ValidationScore
 
@@ -33,7 +33,7 @@ class TrainState:
     """None before the first evaluation."""
     audits: tuple[AuditOutcome, ...] = ()
     """In the order of steps."""
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, Amount] = field(default_factory=dict)
     """By phase."""
     launches: tuple[Launch, ...] = ()
     """Every start so far."""
@@ -55,4 +55,4 @@ class CheckpointState:
     """SHA-256 of every safetensors file beside it, by name."""
 
 
-STATE_FILE = FileType("state.json", CheckpointState, format=2, has_checksum=True)
+STATE_FILE = FileType("state.json", CheckpointState, format=3, has_checksum=True)

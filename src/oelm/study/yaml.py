@@ -1,5 +1,6 @@
-"""YAML as people write it: `1e-4` is a number, and a key that comes twice is a mistake."""
+"""YAML as people write it: `1e-4` is a number, and a key that comes twice is a mistake. What we write is JSON."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from oelm.errors import StudyError
 
 _MOST_VALUES = 100_000
 _DEEPEST = 50
+_MOST_BYTES = 2**24
 
 
 class _Loader(yaml.SafeLoader):
@@ -49,6 +51,24 @@ def parse(text: str, *, where: str) -> Any:
     return data
 
 
+def _parse_json(text: str, *, where: str) -> Any:
+    """As YAML, which JSON is a part of, but a hundred times as fast."""
+    try:
+        data = json.loads(text, object_pairs_hook=_without_repetition)
+    except (ValueError, RecursionError) as error:
+        raise StudyError(f"{where} is not JSON that can be read", why=f"{type(error).__name__}: {error}") from error
+    _check(data, where)
+    return data
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"duplicate key '{next(name for name in names if names.count(name) > 1)}'")
+    return found
+
+
 def _check(data: Any, where: str) -> None:
     """Refuse what could not be shown or written again. Aliases (`*name`) make endless data of a few lines."""
     waiting, values = [(data, 1)], 0
@@ -69,9 +89,11 @@ def _check(data: Any, where: str) -> None:
 
 def read(path: Path) -> Any:
     try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise StudyError(f"{path} is too large", why=f"it has more than {_MOST_BYTES:,} bytes")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise StudyError(f"{path} is not text in UTF-8", why=str(error)) from error
     except OSError as error:
         raise StudyError(f"{path} cannot be read", why=error.strerror) from error
-    return parse(text, where=str(path))
+    return (_parse_json if path.suffix == ".json" else parse)(text, where=str(path))

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from oelm.errors import AuditFailed, CellError, OelmError, Stopped
 from oelm.facts import AttentionStats
 from oelm.runs.cell_start import CELL_FILE, CellStart, StartedCell, read_cell
-from oelm.runs.layout import CHECKPOINTS, FINISHED, LOG, RECORD, Status
+from oelm.runs.files import digest_file
+from oelm.runs.layout import CHECKPOINTS, FINISHED, LOG, PREDICTIONS, RECORD, STEPS, Status
 from oelm.runs.lease import Lease, acquire, holder_of, remove_stale
 from oelm.runs.provenance import collect_provenance, peak_memory, reset_peak_memory
 from oelm.runs.record import Failure, ModelScores, Record, Which, read_record, write_record
-from oelm.runs.steps import read_steps
+from oelm.runs.steps import read_written_steps
 from oelm.runs.train_state import TrainState
 from oelm.study.cells import CellSpec
 from oelm.study.recipe import Recipe
@@ -78,8 +79,7 @@ def train_cell(spec: CellSpec, *, root: Path, progress: Progress) -> Record:
 
 
 def _train_cell(spec: CellSpec, root: Path, lease: Lease | None, progress: Progress, group: ProcessGroup) -> Record:
-    from oelm.train.evaluate import evaluate_final
-    from oelm.train.loop import Diverged
+    from oelm.train.evaluate import Diverged, evaluate_final
     from oelm.train.signals import catch_signals
 
     folder = root / spec.cell.folder
@@ -276,13 +276,13 @@ def _record(
         launches=state.launches,
         processes=loop.processes() if loop is not None else None,
         heads=heads,
+        files={name: digest for name in (STEPS, PREDICTIONS) if (digest := digest_file(folder / name)) is not None},
         error=error,
     )
 
 
 def _lr_rows(folder: Path) -> tuple[tuple[int, float], ...]:
-    steps = read_steps(folder)
-    rows = list(zip(steps.step.astype(int).tolist(), steps.lr.tolist(), strict=True))
+    rows = [(step.step, step.lr) for step in read_written_steps(folder)]
     stride = max(1, -(-len(rows) // _LR_ROWS))
     last = rows[-1:] if rows and (len(rows) - 1) % stride else []
     return (*rows[::stride], *last)

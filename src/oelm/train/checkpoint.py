@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from oelm.errors import CellError
 from oelm.heads.sharded import full_tensor, is_sharded, shard_like
-from oelm.runs.files import disk_full, writing
+from oelm.runs.files import disk_full, open_regular, sync_folder, writing
 from oelm.runs.layout import CHECKPOINTS
 from oelm.runs.lease import Lease
 from oelm.runs.train_state import STATE_FILE, CheckpointState
@@ -60,7 +60,7 @@ def save_checkpoint(
     same: Collection[str] = (),
 ) -> None:
     """Write a checkpoint; the checksums of its tensors are filled in. What is in `same` has not changed since the last
-    one, and is linked from there."""
+    one, and is linked from there, where the file system has links."""
     folder = lease.folder / CHECKPOINTS
     name = f"step-{state.train.step:07d}"
     partial = lease.staging / f"new-{name}"
@@ -77,7 +77,7 @@ def save_checkpoint(
                 sums[part] = _checksum(file)
             STATE_FILE.write(partial, replace(state, tensors=sums))
             lease.publish(partial, f"{CHECKPOINTS}/{name}")
-            _sync(folder)
+            sync_folder(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         lease.check()  # if it is not ours any more, that is what happened
@@ -93,8 +93,10 @@ def latest_checkpoint(folder: Path, *, log: Callable[[str], None]) -> Checkpoint
             return _load(path)
         except _DAMAGED as error:
             aside = path.with_name(f"damaged-{path.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            path.rename(aside)
+            with writing(folder):
+                if os.path.lexists(aside):
+                    shutil.rmtree(aside) if aside.is_dir() and not aside.is_symlink() else aside.unlink()
+                path.rename(aside)
             why = " ".join(str(error).split())[:200]
             log(f"checkpoint {path.name} is damaged ({why}); falling back to the one before")
     return None
@@ -102,7 +104,8 @@ def latest_checkpoint(folder: Path, *, log: Callable[[str], None]) -> Checkpoint
 
 def _read_state(path: Path) -> CheckpointState:
     file = path / STATE_FILE.name
-    return STATE_FILE.parse(file.read_bytes(), where=file)  # an OSError is no damage
+    with open_regular(file) as handle:  # an OSError is no damage
+        return STATE_FILE.parse(handle.read(), where=file)
 
 
 def _load(path: Path) -> Checkpoint:
@@ -118,7 +121,7 @@ def _load(path: Path) -> Checkpoint:
 
 def _folders(folder: Path) -> list[Path]:
     """Newest first."""
-    found = (path for path in folder.glob("step-*") if path.is_dir() and _step(path).isdigit())
+    found = (path for path in folder.glob("step-*") if path.is_dir() and _step(path).isdecimal())
     return sorted(found, key=lambda path: int(_step(path)), reverse=True)
 
 
@@ -144,22 +147,14 @@ def _linked(before: Path, new: Path) -> bool:
         if _checksum(old) != _read_state(before).tensors[new.stem]:
             return False
         os.link(old, new)
-    except _DAMAGED:  # nor has every file system links
+    except (*_DAMAGED, OSError):  # nor has every file system links
         return False
     return True
 
 
 def _checksum(file: Path) -> str:
-    with file.open("rb") as handle:
+    with open_regular(file) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # What follows gathers what several processes keep shards of: they all call it, and the main one writes it.

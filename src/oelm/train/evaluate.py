@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from oelm.train.loop import Loop
 
 
+class Diverged(Exception):
+    """The loss, or what is compared, is not finite."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     metrics: dict[str, float]
@@ -101,6 +105,11 @@ def evaluate_final(loop: Loop) -> dict[Which, ModelScores]:
     else:
         load_weights_(loop.model, loop.best_weights)
         measured["best"] = _evaluate_test(loop)
+    metric = loop.spec.compare.metric
+    for which, splits in measured.items():
+        for name, one in splits.items():
+            if not math.isfinite(one.metrics[metric]):
+                raise Diverged(f"{metric} of the {which} model on {name} is {one.metrics[metric]}")
     load_weights_(loop.model, loop.best_weights if loop.recipe.checkpoint.keep == "best" else final_weights)
     with gather_params(loop.model):
         if loop.lease is not None:

@@ -33,7 +33,7 @@ from oelm.runs.layout import STEPS
 from oelm.runs.lease import Lease
 from oelm.runs.provenance import Provenance
 from oelm.runs.record import AuditOutcome, Launch, ProcessStats, ValidationScore
-from oelm.runs.steps import Step, format_step, parse_step
+from oelm.runs.steps import Step, format_step, read_written_steps
 from oelm.runs.train_state import BestScore, CheckpointState, TrainState
 from oelm.seeds import seed_for
 from oelm.study.cells import CellSpec
@@ -57,7 +57,7 @@ from oelm.train.distributed import (
     no_sync,
     shard_,
 )
-from oelm.train.evaluate import Evaluation, evaluate
+from oelm.train.evaluate import Diverged, Evaluation, evaluate
 from oelm.train.objective import Objective
 from oelm.train.optim import make_optimizer
 from oelm.train.progress import Progress
@@ -67,10 +67,6 @@ PHASES = ("training", "evaluation", "data", "checkpoints")
 _LOOKED_AT = 200  # steps
 _FLUSH = 10  # steps between two looks at the loss: each look makes a GPU wait
 _HEADS_ROWS, _HEADS_TOKENS = 8, 128  # examples, and tokens of each, on which attention is measured
-
-
-class Diverged(Exception):
-    """The loss is not finite."""
 
 
 class Clock:
@@ -277,8 +273,6 @@ class Loop:
             return
         self._flush()
         measured = self.evaluate(self.prepared.validation, "validation")
-        if not math.isfinite(measured.metrics["loss"]):
-            raise Diverged(f"the loss on the validation split is {measured.metrics['loss']} at step {step}")
         score = ValidationScore(step=step, metrics=measured.metrics)
         self.state = replace(self.state, evaluations=(*self.state.evaluations, score))
         self.accelerator.log({f"validation/{name}": value for name, value in measured.metrics.items()}, step=step)
@@ -298,7 +292,7 @@ class Loop:
                 self._stop()
 
         with self.clock.measure("evaluation"), self.accelerator.autocast():
-            return evaluate(
+            measured = evaluate(
                 self.objective,
                 split,
                 task=self.task,
@@ -308,6 +302,9 @@ class Loop:
                 group=self.group,
                 tick=tick,
             )
+        if not math.isfinite(measured.metrics["loss"]):
+            raise Diverged(f"the loss on the {name} split is {measured.metrics['loss']} at step {self.state.step}")
+        return measured
 
     def heads(self) -> AttentionStats:
         """The heads as they are now, and what they attend to in the first examples of the validation split."""
@@ -414,10 +411,9 @@ class Loop:
         """Begin the log of steps, without those that will be done again."""
         if self.lease is None:
             return
-        path = self.folder / STEPS
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        steps = [step for line in lines if (step := parse_step(line)) is not None]
-        done = [format_step(step) for step in steps if 0 < step.step <= self.state.step]
+        done = [format_step(step) for step in read_written_steps(self.folder) if step.step <= self.state.step]
+        if len(done) < self.state.step:
+            self.progress.on_message(f"{STEPS} is damaged: of {self.state.step} steps, {len(done)} can be read")
         self._log = self.lease.rewrite(STEPS, "".join(done))
 
     def close_log(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from oelm.errors import OelmError
 from oelm.format import format_duration
-from oelm.runs.files import writing
+from oelm.runs.files import open_to_append
 from oelm.runs.status import CellStatus
 from oelm.study.cells import Cell
 
@@ -162,8 +162,7 @@ class Tee(Progress):
 @contextmanager
 def log_to_file(progress: Progress, path: Path) -> Iterator[Progress]:
     """A progress that also keeps a log of a cell, whoever runs it and wherever."""
-    with writing(path.parent):
-        file = path.open("a", encoding="utf-8")
+    file = open_to_append(path)
     who = f"{socket.gethostname()} {os.getpid()}"
 
     def write(text: str) -> None:

@@ -22,6 +22,7 @@ from oelm.analysis.results import Results, finite_number
 from oelm.errors import CellError
 from oelm.message import Message
 from oelm.metrics import find_metric
+from oelm.runs.layout import PREDICTIONS
 from oelm.runs.predictions import Predictions
 from oelm.runs.record import Record
 from oelm.runs.simple_baseline import find_simple_baseline
@@ -35,7 +36,7 @@ _MUCH_PADDING = 0.5
 
 
 def check_runs(results: Results, compared: list[tuple[str, str]]) -> list[Issue]:
-    rules = (_complete, _treated, _ended, _learned, _fell, _schedules, _clipping, _numbers, _times)
+    rules = (_complete, _whole, _treated, _ended, _learned, _fell, _schedules, _clipping, _numbers, _times)
     pairs = (_paired, _order, _ceiling)
     found = [one for rule in rules for one in rule(results)]
     return [*found, *(one for rule in pairs for one in rule(results, compared))]
@@ -54,6 +55,19 @@ def _complete(results: Results) -> Iterator[Issue]:
         for why, some in missing.items():
             seeds, number = tuple(sorted(some)), len(study.seeds)
             yield issue("INCOMPLETE", where=name, arms=(name,), seeds=seeds, number=number, why=why)
+
+
+def _whole(results: Results) -> Iterator[Issue]:
+    """What is damaged, but for cells that are compared: those are said to be missing."""
+    study = results.study
+    compared = {str(cell) for cell in compared_cells(study)}
+    for out in results.excluded:
+        arm, _, below = out.where.partition("/")
+        if not out.is_damaged or out.where in compared or (below and arm not in study.arms):
+            continue
+        code = "NOT-REPRODUCED" if below.endswith(PREDICTIONS) else "INCOMPLETE"
+        arms = (arm,) if arm in study.arms else ()
+        yield issue(code, where=out.where, arms=arms, severity="warn", key="damaged-file", what=out.why)
 
 
 def _untuned(results: Results, arm: str) -> Message | None:
@@ -117,8 +131,6 @@ def _number(record: Record, results: Results) -> float | None:
 
 def _learned(results: Results) -> Iterator[Issue]:
     """Nothing that learned no more than the commonest class, or less than a bag of words, is a baseline."""
-    kept_some = False
-    bare = []
     for arm in results.arms:
         collapsed: dict[int, Message] = {}
         for seed, record in results.of(arm).items():
@@ -128,19 +140,10 @@ def _learned(results: Results) -> Iterator[Issue]:
             kept = None
             try:
                 kept = results.predictions(cell)
-                kept_some = kept_some or kept is not None
-                if kept is None:
-                    bare.append(cell)
             except CellError as error:
                 what = " ".join(str(error).split())
-                yield issue(
-                    "NOT-REPRODUCED",
-                    where=str(cell),
-                    arms=(arm,),
-                    severity="warn",
-                    key="damaged-predictions",
-                    what=what,
-                )
+                where = f"{cell}/{PREDICTIONS}"
+                yield issue("NOT-REPRODUCED", where=where, arms=(arm,), severity="warn", key="damaged-file", what=what)
             if kept is not None:
                 yield from _reproduced(cell, record, kept)
             reason = _collapse(record, kept) if kept is not None else _at_majority(record, results)
@@ -150,8 +153,6 @@ def _learned(results: Results) -> Iterator[Issue]:
             seeds, first = tuple(collapsed), next(iter(collapsed.values()))
             yield issue("COLLAPSED", where=arm, arms=(arm,), severity=_severity(results, arm), seeds=seeds, what=first)
         yield from _against_simple_baseline(results, arm)
-    for cell in bare if kept_some else ():
-        yield issue("NOT-REPRODUCED", where=str(cell), arms=(cell.arm,), severity="warn", key="no-predictions")
     done = [record for record in results.records.values() if record.status == "done"]
     if done and not any(find_simple_baseline(record.data, results.simple_baselines) for record in done):
         yield issue("BELOW-SIMPLE-BASELINE", severity="note", key="no-simple-baseline")

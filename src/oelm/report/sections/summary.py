@@ -9,7 +9,7 @@ from oelm.analysis.results import Results
 from oelm.analysis.verdicts import Comparison
 from oelm.message import Text
 from oelm.report.blocks import Block, Bullets, Folded, Prose, TableRow, VerdictBox, make_table, text_cell
-from oelm.text.messages import join_names, list_texts, say, translate, untranslated
+from oelm.text.messages import join_names, join_texts, list_texts, say, translate, untranslated
 
 _SPELLED_OUT = 4  # arms that the verdict names with their numbers; more are named alone
 
@@ -42,9 +42,12 @@ def overall_verdict(results: Results) -> VerdictBox:
         key = "overall-none" if compare.baseline in results.arms else "overall-no-baseline"
         return VerdictBox(kind="inconclusive", text=say(key, against=compare.baseline))
     kinds = list(dict.fromkeys(one.verdict for one in found))
+    lacks = list(dict.fromkeys(name for one in found for name in one.lacks))
+    without = [say("overall-lacking", files=join_names(lacks))] if lacks else []
     if kinds == ["invalid"]:
         codes = dict.fromkeys(f.code for one in found for f in one.issues if f.severity == "invalid")
-        return VerdictBox(kind="invalid", text=say("overall-invalid", codes=", ".join(codes)))
+        text = join_texts([say("overall-invalid", codes=", ".join(codes)), *without])
+        return VerdictBox(kind="invalid", text=text)
     if len(found) <= _SPELLED_OUT:
         verdicts = [_arm_verdict(one) for one in found]
     else:
@@ -54,7 +57,7 @@ def overall_verdict(results: Results) -> VerdictBox:
             if arms:
                 verdicts.append(say("overall-group", arms=join_names(arms), verdict=say(f"word-{kind}")))
     sentence = say("overall", against=compare.baseline, metric=compare.metric, verdicts=list_texts(verdicts))
-    return VerdictBox(kind=kinds[0] if len(kinds) == 1 else "mixed", text=sentence)
+    return VerdictBox(kind=kinds[0] if len(kinds) == 1 else "mixed", text=join_texts([sentence, *without]))
 
 
 def _arm_verdict(one: Comparison) -> Text:
