@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from oelm.facts import Count
+from oelm.runs.git import git_output, git_status
 from oelm.version import __version__
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy", "pyarrow")
@@ -131,18 +132,9 @@ def _version(package: str) -> str | None:
 def _git(folder: Path) -> GitState | None:
     """Of the working copy that a folder is in."""
     try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=10, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
+        commit = git_output(folder, "rev-parse", "HEAD").decode().strip()
+        changed = git_status(folder, "--untracked-files=no")
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return GitState(commit=commit, dirty=bool(changed.strip()))
 
