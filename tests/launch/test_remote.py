@@ -106,7 +106,7 @@ def losses(folder):
 
 
 def test_a_study_goes_on_alone_is_stopped_goes_on_and_comes_back_with_the_same_bits(
-    sshd, cluster, there, project, tmp_path, capfd
+    sshd, cluster, there, project, tmp_path
 ):
     recipe = {"budget": {"steps": 400}, "evaluate": {"every": 200}, "checkpoint": {"every": 50, "keep": "none"}}
     data = tiny_study.write_data(tmp_path / "outside" / "sst2")
@@ -131,9 +131,9 @@ def test_a_study_goes_on_alone_is_stopped_goes_on_and_comes_back_with_the_same_b
     eventually(lambda: steps.exists() and steps.stat().st_size)
     running = row(job)
     assert (running.state, running.where, running.steps) == ("running", job.on, 400)
-    capfd.readouterr()
-    assert stream_log(job, name, follow=False, cluster=cluster) == 0
-    assert "400" in capfd.readouterr().out
+    shown = []
+    assert stream_log(job, name, follow=False, cluster=cluster, write=shown.append, log=pytest.fail) == 0
+    assert "400" in "".join(shown)
     stop_remote(job, ["all"], cluster)
     eventually(lambda: not is_alive(job.facts["pid"]))
     assert row(job).state == "stopped"
@@ -570,7 +570,8 @@ def test_showing_ends_with_whom_it_is_shown_to(sshd, tmp_path):
         "import sys; from pathlib import Path; from oelm.launch.backends.ssh.host import SshHost, stream_remote;"
         "from oelm.launch.backends.ssh.address import parse_address; from oelm.launch.backends.ssh.remote import _SHOW;"
         "machine = SshHost(address=parse_address(sys.argv[1]), config=Path(sys.argv[2]));"
-        "sys.exit(stream_remote(machine, _SHOW, '/', 'tail', '-f', sys.argv[3]))"
+        "show = lambda text: print(text, end='', flush=True);"
+        "sys.exit(stream_remote(machine, _SHOW, '/', 'tail', '-f', sys.argv[3], write=show, log=show))"
     )
     words = [sys.executable, "-c", code, sshd.address(), str(sshd.config), str(file)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from oelm.cli.echo import echo
 from oelm.cli.options import JsonOption, OutOption, SetOption, StudyArgument
 from oelm.cli.quiet import quiet_loading
 from oelm.errors import StudyError, is_installed, require
@@ -59,10 +60,10 @@ def bench(
         )
     folder = Path(out) / loaded.name
     text = f"{found}\n\nMeasurements: {folder / BENCH_FILE.name}\n"
-    typer.echo(BENCH_FILE.dumps(found) if as_json else text, nl=False)
+    echo(BENCH_FILE.dumps(found) if as_json else text, nl=False)
     figure = _draw(loaded, folder)
     if not as_json:
-        typer.echo(f"Figure:       {figure}")
+        echo(f"Figure:       {figure}")
     if found.stopped_by == "interrupted":
         raise typer.Exit(128 + signal.SIGINT)
 

@@ -1,11 +1,13 @@
 """`oelm logs`: what happened in a cell, wherever it ran."""
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from oelm.cli.echo import echo, warn
 from oelm.cli.options import RunsOption
 from oelm.errors import CellError
 from oelm.runs.layout import FINISHED, LOG, RUNS
@@ -28,7 +30,7 @@ def logs(
     if job is not None:
         backend = backend_of(job)
         if read_state(found.folder) not in FINISHED:
-            code = backend.stream_logs(job, cell=found.cell, follow=follow)
+            code = backend.stream_logs(job, cell=found.cell, follow=follow, write=partial(echo, nl=False), log=warn)
             if code is not None:
                 raise typer.Exit(code)
         paths = backend.logs(job, study=found.study, cell=found.cell)
@@ -54,7 +56,7 @@ def _show(path: Path, folder: Path, *, follow: bool) -> None:
                 text = file.read()
                 offset += len(text)
             if text:
-                typer.echo(text.decode(errors="replace"), nl=False)
+                echo(text.decode(errors="replace"), nl=False)
         if over and (not follow or read_state(folder) != "pending"):
             return
         time.sleep(_SECONDS)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from oelm.cli.echo import echo, warn
 from oelm.errors import Extra, OelmError, Stopped, did_you_mean, explain_import
 from oelm.train.process import avoid_spinning
 from oelm.version import __version__
@@ -106,7 +107,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"oelm {__version__}")
+        echo(f"oelm {__version__}")
         raise typer.Exit
 
 
@@ -146,7 +147,7 @@ def _main() -> None:
     try:
         app()
     except Stopped as error:
-        sys.stderr.write(f"{error}\n")
+        warn(error)
         sys.exit(128 + error.signal)
     except OelmError as error:
         _refuse(error)
@@ -161,10 +162,10 @@ def _main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
+        warn("stopped")
         sys.exit(130)
 
 
 def _refuse(error: OelmError) -> None:
-    sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    warn(f"{type(error).__name__}: {error}")
     sys.exit(2)

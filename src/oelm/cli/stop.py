@@ -1,11 +1,11 @@
 """`oelm stop`, `oelm resume` and `oelm fetch`: cells that run somewhere."""
 
-import sys
 import time
 from typing import Annotated
 
 import typer
 
+from oelm.cli.echo import echo, warn
 from oelm.cli.options import JsonOption, RunsArgument, RunsOption
 from oelm.errors import CellError, OelmError, Stopped
 from oelm.runs.jobs import Job, read_jobs
@@ -25,7 +25,7 @@ def stop(
 
     meant = [one for one in select_cells(runs, cells) if read_state(one.folder) not in FINISHED]
     if not meant:
-        typer.echo("nothing to stop: all cells are finished")
+        echo("nothing to stop: all cells are finished")
         return
     before = filter_running(meant)
     asked = request_stop(meant)
@@ -33,7 +33,7 @@ def stop(
     ran = [one for one in asked if one in before or one in left]
     left = left if wait else []
     if left:
-        sys.stderr.write(f"waiting for {len(left)} of them to write their checkpoints (Ctrl-C to stop waiting)\n")
+        warn(f"waiting for {len(left)} of them to write their checkpoints (Ctrl-C to stop waiting)")
     while left:
         time.sleep(_SECONDS)
         left = filter_running(left)
@@ -43,7 +43,7 @@ def stop(
         "asked over ssh": len(meant) - len(asked),
     }
     summary = "; ".join(f"{what}: {number}" for what, number in counts.items() if number)
-    typer.echo(f"cells {summary}. To resume: oelm resume {runs}")
+    echo(f"cells {summary}. To resume: oelm resume {runs}")
 
 
 def resume(
@@ -65,7 +65,7 @@ def resume(
             study = load_study(folder / STUDY)
             study_run = open_run(study, out=folder.parent, arms=job.arms, seeds=job.seeds, cells=job.named)
             if not study_run.stages:
-                typer.echo(f"{folder}: nothing is missing")
+                echo(f"{folder}: nothing is missing")
                 continue
             launch(study_run, backend_of(job), as_json=as_json)
         except typer.Exit as end:  # some cells did not end well; the other studies are not affected
@@ -73,7 +73,7 @@ def resume(
         except Stopped:
             raise
         except OelmError as error:
-            _say(f"{folder}: {error}")
+            warn(f"{folder}: {error}")
             code = 2
     if code:
         raise typer.Exit(code)
@@ -93,12 +93,12 @@ def fetch(
     code = 0
     for (folder, on), job in found.items():
         try:
-            number = backend_of(job).fetch(job, out=folder.parent, models=models, log=_say)
+            number = backend_of(job).fetch(job, out=folder.parent, models=models, log=warn)
         except OelmError as error:
-            _say(f"{folder}: {error}")
+            warn(f"{folder}: {error}")
             code = 2
             continue
-        typer.echo(f"{folder}: {number} of {len(job.cells)} cells from {on}; then: oelm report {folder}")
+        echo(f"{folder}: {number} of {len(job.cells)} cells from {on}; then: oelm report {folder}")
     if code:
         raise typer.Exit(code)
 
@@ -112,7 +112,3 @@ def _open_jobs(jobs: list[Job]) -> list[Job]:
             found.append(job)
         later.update(job.cells)
     return found
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")

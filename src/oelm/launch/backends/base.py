@@ -61,8 +61,10 @@ class Backend(ABC):
         """The files here that hold the log of a cell, its own first."""
         return [study / cell / LOG]
 
-    def stream_logs(self, job: Job, *, cell: str, follow: bool) -> int | None:
-        """Write a log that is not here to the standard output; an exit code, or None if `logs` has it all."""
+    def stream_logs(
+        self, job: Job, *, cell: str, follow: bool, write: Callable[[str], None], log: Callable[[str], None]
+    ) -> int | None:
+        """Write a log that is not here as it comes; an exit code, or None if `logs` has it all."""
         return None
 
     def fetch(self, job: Job, *, out: Path, models: bool, log: Callable[[str], None]) -> int | None:
