@@ -11,7 +11,7 @@ import oelm
 
 SOURCE = Path(oelm.__file__).parent
 # Each may import from those before it, and from itself.
-ORDER = ["version", "errors", "seeds", "format", "message", "metrics", "treatment", "facts", "data", "study"]
+ORDER = ["version", "errors", "seeds", "format", "masking", "message", "metrics", "treatment", "facts", "data", "study"]
 ORDER += [
     "runs",
     "analysis",

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from oelm.cli.echo import echo, warn
 from oelm.errors import Extra, OelmError, Stopped, did_you_mean, explain_import
+from oelm.masking import HOW_TO_PASS, has_secret
 from oelm.train.process import avoid_spinning
 from oelm.version import __version__
 
@@ -144,6 +145,8 @@ def _main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # whatever is in a record can be printed
+    if has_secret(" ".join(sys.argv[1:])):
+        warn(f"what looks like a secret in this command is not recorded; next time, {HOW_TO_PASS}")
     try:
         app()
     except Stopped as error:
