@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from oelm.cli.echo import echo, plain_text, warn
-from oelm.cli.options import JsonOption
+from oelm.cli.options import JsonOption, TrustOption, trust_if
 from oelm.format import format_columns, format_duration
 from oelm.runs.layout import FINISHED, RUNS
 from oelm.runs.status import CellStatus
@@ -22,11 +22,13 @@ _LEFT = ("cell", "state", "device", "where", "result")
 def status(
     runs: Annotated[Path, typer.Argument(help="Folder of runs, of a study, or of a cell")] = RUNS,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh while something runs")] = False,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the state of every cell"""
     from oelm.launch.backends.dispatch import list_status
 
+    trust_if(trust, runs)
     if as_json:
         echo(json.dumps([row.to_dict() for row in list_status(runs, log=warn)], indent=2))
     elif watch:
@@ -41,10 +43,16 @@ def _watch(runs: Path) -> None:
 
     from oelm.launch.backends.dispatch import list_status
 
-    console, before, quiet = Console(highlight=False), "", 0.0
+    console, before, quiet, said = Console(highlight=False), "", 0.0, set[str]()
+
+    def say_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            console.print(plain_text(text)) if console.is_terminal else warn(text)
+
     if not console.is_terminal:
         while True:
-            rows = list_status(runs, log=warn)
+            rows = list_status(runs, log=say_once)
             if (now := _table(rows)) != before:
                 echo(f"{time.strftime('%H:%M:%S')}\n{now}")
             before, quiet = now, _quiet(rows, quiet)
@@ -53,7 +61,7 @@ def _watch(runs: Path) -> None:
             time.sleep(_SECONDS)
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            rows = list_status(runs, log=lambda text: live.console.print(plain_text(text)))
+            rows = list_status(runs, log=say_once)
             live.update(plain_text(f"{_table(rows)}\n\n{time.strftime('%H:%M:%S')}; Ctrl-C to quit"), refresh=True)
             quiet = _quiet(rows, quiet)
             if quiet > _PATIENCE:

@@ -67,8 +67,8 @@ class Backend(ABC):
         """Write a log that is not here as it comes; an exit code, or None if `logs` has it all."""
         return None
 
-    def fetch(self, job: Job, *, out: Path, models: bool, log: Callable[[str], None]) -> int | None:
-        """Copy records here; how many cells have one then, or None if there is nothing to copy."""
+    def fetch(self, job: Job, *, study: Path, models: bool, log: Callable[[str], None]) -> int | None:
+        """Copy records into the folder of a study; how many cells have one then, or None if there are none to copy."""
         return None
 
 

@@ -49,5 +49,5 @@ class SshBackend(RemoteBackend):
     ) -> int | None:
         return stream_log(job, cell, follow=follow, cluster=self.settings, write=write, log=log)
 
-    def fetch(self, job: Job, *, out: Path, models: bool, log: Callable[[str], None]) -> int | None:
-        return fetch_records(job, out=out, models=models, cluster=self.settings, log=log)
+    def fetch(self, job: Job, *, study: Path, models: bool, log: Callable[[str], None]) -> int | None:
+        return fetch_records(job, here=study, models=models, cluster=self.settings, log=log)

@@ -100,8 +100,8 @@ def stream_remote(
 ) -> int:
     """Run a script there and `write` what it says as it comes, until it ends or Ctrl-C is pressed here.
 
-    `log` hears in the end what it has complained about. The script must end when its standard input does, for nothing
-    else tells it that nobody looks any more.
+    `log` hears in the end what came on its standard error. The script must end when its standard input does, for
+    nothing else tells it that nobody looks any more.
     """
     words = [*machine.ssh, "--", machine.address.host, *_SHELL]
     with (

@@ -100,6 +100,14 @@ class RemoteRun:
     venv: str
     pid: str
 
+    def __post_init__(self) -> None:
+        """They come from a file: none may lead out of its folder, or be an option of a command there."""
+        paths = (self.folder, self.runs, self.cwd, self.venv)
+        inside = all(f"{path}/".startswith(f"{self.folder}/") for path in (self.runs, self.cwd))
+        plain = all(path.startswith("/") and path.isprintable() and ".." not in path.split("/") for path in paths)
+        if not (plain and inside and self.runs.endswith(f"/{self.study}") and "/" not in self.study and self.study):
+            raise LaunchError("a job names folders that are none of a study", why=", ".join(map(repr, paths)))
+
     @classmethod
     def of(cls, job: Job) -> Self:
         try:
