@@ -11,6 +11,7 @@ from oelm.cli.echo import echo
 from oelm.cli.options import JsonOption, OutOption, SetOption, StudyArgument
 from oelm.cli.quiet import quiet_loading
 from oelm.errors import StudyError, is_installed, require
+from oelm.installation import install_command
 from oelm.runs.layout import RUNS
 from oelm.study.load import load_study
 from oelm.study.study import Study
@@ -70,7 +71,7 @@ def bench(
 
 def _draw(study: Study, folder: Path) -> str:
     if not is_installed("matplotlib"):
-        return "none, because matplotlib is not installed; try: pip install 'oelm[report]'"
+        return f"none, because matplotlib is not installed; try: {install_command('report')}"
     from oelm.report.figures.timed import draw_bench
 
     return str(draw_bench(study, folder))

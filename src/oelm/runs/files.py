@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from oelm.errors import CellError, DiskError, OelmError
+from oelm.installation import UPDATE
 
 _T = TypeVar("_T")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -62,7 +63,7 @@ class FileType(Generic[_T]):
             raise self._damaged(where, "it has no format number")
         found = data.pop("format")
         if found != self.format:
-            newer = "pip install --upgrade oelm" if found > self.format else "the oelm that wrote it; or run it again"
+            newer = UPDATE if found > self.format else "the oelm that wrote it; or run it again"
             raise CellError(f"{where} has format {found}; this oelm reads format {self.format}", hint=newer)
         if self.has_checksum and data.pop("sha256", None) != _checksum(data):
             raise self._damaged(where, "its checksum does not match")

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oelm import version
 from oelm.errors import LaunchError
+from oelm.installation import oelm_source_tree
 from oelm.launch.backends.ssh.host import SshHost, escape_pattern, remote_disk_full, run_remote, says_disk_full, upload
 from oelm.launch.backends.ssh.wheel import build_wheel
 from oelm.runs.git import git_output, git_status
@@ -120,12 +120,6 @@ def find_project(folder: Path) -> Path | None:
         if any((path / sign).exists() for sign in _SIGNS):
             return path
     return None
-
-
-def oelm_source_tree() -> Path | None:
-    """The source tree that oelm runs from; None if it was installed as a package."""
-    tree = Path(version.__file__).resolve().parents[2]
-    return tree if (tree / "pyproject.toml").is_file() else None
 
 
 def _check_same(machine: SshHost, tree: Path, at: str, running: Sequence[str]) -> None:
