@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from oelm.cli.main import main
 from oelm.errors import CellError, LaunchError
 from oelm.launch.backends.cluster import Cluster, load_cluster
 from oelm.launch.backends.inline import InlineBackend
-from oelm.launch.backends.registry import backend_of
+from oelm.launch.backends.registry import backend_of, parse_backend
 from oelm.launch.backends.slurm.queue import cancel, states
 from oelm.launch.backends.ssh.options import SshOptions
 from oelm.launch.backends.ssh.remote import RemoteRun
@@ -295,6 +296,18 @@ def test_a_launch_is_noted_for_the_user_alone(here, study):
     assert line["folder"] == str(study)
     assert is_launched(job)
     assert not is_launched(Job(on="local", cells=(CELL,), time=job.time, given={"workers": 2}))
+
+
+def test_what_is_launched_is_known_again_when_it_is_read(here, study):
+    given = {"array_limit": 2, "sbatch": {"nodes": "1", "comment": "two w\xf6rds"}, "time": "4:00:00"}
+    backend = parse_backend("slurm", given)
+    job = Job(on="slurm", cells=(CELL,), arms=("baseline",), seeds=(0,), given=given, facts={CELL: "7_0"})
+    _keep_job(study, job, backend, log=pytest.fail)
+    (read,) = read_jobs(study)
+    assert backend_of(read).options.array_limit == 2
+    changed = replace(read, given={**read.given, "time": "5:00:00"})
+    with pytest.raises(NotLaunchedHere):
+        backend_of(changed)
 
 
 def test_lines_that_were_cut_or_written_at_once_lose_none(here, study):

@@ -66,15 +66,19 @@ def is_launched(job: Job) -> bool:
     return any(note.job == _hash(job) for note in _notes())
 
 
-def check_launched(job: Job, cluster: Cluster | None) -> None:
-    """Refuse a job that is not noted, and a `cluster` that would run for it what no launch of the user has run."""
+def check_launched(job: Job) -> None:
+    """Refuse a job that is not noted."""
     if not is_launched(job):
         raise NotLaunchedHere(
             f"{job.on} was not asked: the job of {job.time} was not launched from here",
             why="what a run folder says is data, and this could be any host, program or job",
             hint="if you trust the folder: the same command with --trust",
         )
-    new = {} if cluster is None else _new_programs(cluster)
+
+
+def check_programs(job: Job, cluster: Cluster) -> None:
+    """Refuse to ask about a job with a cluster.yaml that would run what no launch of the user has."""
+    new = _new_programs(cluster)
     if new:
         raise NotLaunchedHere(
             f"{job.on} was not asked: cluster.yaml names what nothing was launched with from here",

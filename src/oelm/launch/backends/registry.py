@@ -13,7 +13,7 @@ from oelm.launch.backends.slurm.backend import SlurmBackend
 from oelm.launch.backends.ssh.backend import SshBackend
 from oelm.launch.backends.torchrun import TorchrunBackend
 from oelm.launch.backends.workers import WorkersBackend
-from oelm.launch.launched import check_launched
+from oelm.launch.launched import check_launched, check_programs
 from oelm.runs.jobs import Job
 
 BACKENDS: dict[str, type[Backend]] = {
@@ -58,6 +58,9 @@ def is_remote(on: str) -> bool:
 
 def backend_of(job: Job) -> Backend:
     """The backend that a job was given to, as it was asked for then. One that was not launched from here is refused."""
-    cluster = load_cluster() if is_remote(job.on) else None
-    check_launched(job, cluster)
+    check_launched(job)
+    if not is_remote(job.on):
+        return parse_backend(job.on, job.given)
+    cluster = load_cluster()
+    check_programs(job, cluster)
     return parse_backend(job.on, job.given, cluster=cluster)

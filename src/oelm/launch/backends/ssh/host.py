@@ -117,6 +117,7 @@ def stream_remote(
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
             while part := os.read(process.stdout.fileno(), 2**16):
                 write(decoder.decode(part))
+            write(decoder.decode(b"", final=True))
             code = process.wait()
         except KeyboardInterrupt:
             process.terminate()
