@@ -5,6 +5,7 @@ import itertools
 import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 import hypothesis  # here: while it is imported it counts references, and sees none that are frozen below
@@ -22,6 +23,9 @@ import forked
 transformers.utils.logging.set_verbosity(40)
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
+# Launches of tests are not those of the user.
+_STATE = tempfile.TemporaryDirectory(prefix="oelm-state-")
+os.environ["XDG_STATE_HOME"] = _STATE.name
 # What is started in the background, as CI may start us, ignores a Ctrl-C, and so would all that we start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

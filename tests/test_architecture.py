@@ -11,8 +11,11 @@ import oelm
 
 SOURCE = Path(oelm.__file__).parent
 # Each may import from those before it, and from itself.
-ORDER = ["version", "errors", "seeds", "format", "message", "metrics", "treatment", "facts", "data", "study"]
+ORDER = ["version", "installation", "errors", "seeds", "format", "masking", "message", "metrics", "treatment"]
 ORDER += [
+    "facts",
+    "data",
+    "study",
     "runs",
     "analysis",
     "claims",

@@ -107,7 +107,7 @@ def make_environment(folder: Path, wheel: Path, names: Iterable[str]) -> Environ
 
 @pytest.fixture(scope="module")
 def reading(wheel, tmp_path_factory) -> Environment:
-    """`pip install oelm`."""
+    """oelm without extras."""
     return make_environment(tmp_path_factory.mktemp("reading"), wheel, all_needed(requirements(wheel)))
 
 
@@ -119,7 +119,7 @@ def method(wheel, tmp_path_factory) -> Environment:
 
 @pytest.fixture(scope="module")
 def lab(wheel, tmp_path_factory) -> Environment:
-    """`pip install 'oelm[lab]'`."""
+    """What `oelm[lab]` adds as well."""
     needed = all_needed([*requirements(wheel), *requirements(wheel, "lab")])
     return make_environment(tmp_path_factory.mktemp("lab"), wheel, needed)
 
@@ -155,6 +155,7 @@ def test_extras_of_the_wheel(wheel):
     assert names["method"] == {"torch", "transformers", "safetensors"}
     assert names["method"] < names["lab"]
     assert names["report"] == {"matplotlib", "typst"}
+    assert "oelm" not in set().union(*names.values()), "which would be looked for on an index"
     floor = next(one for one in requirements(wheel, "method") if one.name == "transformers")
     assert "4.48.0" in floor.specifier
     assert "4.47.1" not in floor.specifier
@@ -167,7 +168,8 @@ def test_a_missing_part_is_named_in_one_line_with_its_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "accelerate", None)
     with pytest.raises(MissingPart) as caught:
         require("lab", needed_by="oelm run")
-    assert str(caught.value) == "oelm run needs accelerate, which is not installed; try: pip install 'oelm[lab]'"
+    command = f"pip install -e '{ROOT}[lab]'"
+    assert str(caught.value) == f"oelm run needs accelerate, which is not installed; try: {command}"
     assert isinstance(caught.value, ImportError)
     require("method", needed_by="oelm.apply")
 
@@ -202,7 +204,7 @@ def test_reading_needs_no_torch_installed(reading, runs, tmp_path):
     for name in ("report.html", "report.md"):
         text = (tmp_path / name).read_text(encoding="utf-8")
         assert "matplotlib is not installed" in text
-        assert "pip install" in text
+        assert "with the extra report" in text
     done = reading.python(
         f"import oelm; r = oelm.load({str(runs)!r}); print(r); r.table(); oelm.Treatment(freeze='qk')"
     )
@@ -221,31 +223,32 @@ def test_reading_needs_no_torch_installed(reading, runs, tmp_path):
         ("oelm report {runs} --format html,pdf", "typst", "report"),
     ],
 )
-def test_a_command_without_its_part_says_how_to_install_it(command, module, extra, reading, runs):
+def test_a_command_without_its_part_says_how_to_install_it(command, module, extra, reading, wheel, runs):
     before = [*reading.folder.iterdir(), *runs.iterdir()]
     done = reading.run(*(word.format(runs=runs) for word in command.split()))
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
-    assert line.endswith(f"needs {module}, which is not installed; try: pip install 'oelm[{extra}]'")
+    assert line.endswith(f"needs {module}, which is not installed; try: pip install '{wheel}[{extra}]'")
     assert [*reading.folder.iterdir(), *runs.iterdir()] == before, "nothing was written"
 
 
 @pytest.mark.slow
-def test_a_plan_without_torch_says_what_its_estimate_needs(reading):
+def test_a_plan_without_torch_says_what_its_estimate_needs(reading, wheel):
     done = reading.run("oelm", "plan", "quickstart")
     assert done.returncode == 0
     assert "baseline/seed-0" in done.stdout
     assert (
-        "no estimate of the time: it needs torch, which is not installed; try: pip install 'oelm[lab]'" in done.stdout
+        f"no estimate of the time: it needs torch, which is not installed; try: pip install '{wheel}[lab]'"
+        in done.stdout
     )
 
 
 @pytest.mark.slow
-def test_the_method_without_torch_is_an_oelm_error(reading):
+def test_the_method_without_torch_is_an_oelm_error(reading, wheel):
     code = "import oelm\ntry:\n    oelm.apply\nexcept oelm.OelmError as error:\n    print(error)"
     assert reading.python(code).stdout == (
-        "oelm.apply needs torch, which is not installed; try: pip install 'oelm[method]'\n"
+        f"oelm.apply needs torch, which is not installed; try: pip install '{wheel}[method]'\n"
     )
 
 

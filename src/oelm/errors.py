@@ -5,8 +5,10 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Literal
 
+from oelm.installation import install_command
+
 Extra = Literal["method", "lab", "report"]
-# The modules that each extra brings and `pip install oelm` leaves out, the smallest extra first.
+# The modules that each extra brings and oelm without extras does not, the smallest extra first.
 _MODULES: dict[Extra, tuple[str, ...]] = {
     "method": ("torch", "transformers", "safetensors"),
     "lab": ("torch", "transformers", "safetensors", "accelerate", "huggingface_hub", "sklearn"),
@@ -75,7 +77,7 @@ class MissingPart(OelmError, ImportError):
     """A part of oelm that is needed is not installed."""
 
     def __init__(self, module: str, *, extra: Extra, needed_by: str):
-        super().__init__(f"{needed_by} needs {module}, which is not installed; try: pip install 'oelm[{extra}]'")
+        super().__init__(f"{needed_by} needs {module}, which is not installed; try: {install_command(extra)}")
 
 
 class Stopped(OelmError):

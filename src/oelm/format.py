@@ -1,11 +1,27 @@
 """Numbers, intervals, durations and columns as plain text: the same on a terminal, in a log and in a report."""
 
 import math
+import re
 from collections.abc import Collection, Sequence
 from html import escape
 from typing import Any
 
 DASH = "\u2013"  # where there is no number
+# Controls of a terminal but for tab and line feed, of the direction and the lines of a text; and halves of surrogates.
+_CONTROLS = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escape_controls(text: str) -> str:
+    """What is in a file, to be shown: nothing in it moves the cursor, colors, or turns the direction of a line.
+
+    From DEL on, as JSON writes it: a JSON text, in which those before are escaped already, keeps its meaning.
+    """
+    return _CONTROLS.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\x{number:02x}" if number < 0x7F else f"\\u{number:04x}"
 
 
 def format_number(value: float) -> str:
@@ -41,6 +57,7 @@ def format_step_time(seconds: float) -> str:
 
 def format_columns(rows: Sequence[Sequence[str]], *, left: Collection[str]) -> list[str]:
     """Aligned columns, one line a row. The first row names the columns; those in `left` are aligned left."""
+    rows = [[escape_controls(cell).replace("\n", "\\x0a") for cell in row] for row in rows]  # no name makes a row
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(

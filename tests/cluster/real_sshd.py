@@ -71,8 +71,9 @@ class RealSshd:
         (folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {kind} {key}\n")
         (folder / "nobody").write_text("")
         server = _SERVER.format(port=self.port, folder=folder)
-        if environment:
-            server += "SetEnv " + " ".join(f'"{name}={value}"' for name, value in environment.items()) + "\n"
+        state = tempfile.mkdtemp(dir=folder)  # there, launches are noted as well
+        environment = {"XDG_STATE_HOME": state, **environment}
+        server += "SetEnv " + " ".join(f'"{name}={value}"' for name, value in environment.items()) + "\n"
         (folder / "sshd_config").write_text(server)
         self.config = self.client()
 

@@ -18,6 +18,7 @@ from oelm.launch.backends.inline import InlineBackend
 from oelm.launch.backends.options import cli_fields, option
 from oelm.launch.backends.registry import BACKENDS, backend_of, backend_options, parse_backend
 from oelm.launch.backends.slurm.options import SlurmOptions
+from oelm.launch.launched import note_launch
 from oelm.launch.run import submit_study
 from oelm.launch.study_run import open_run
 from oelm.runs.jobs import append_job, read_jobs
@@ -71,6 +72,7 @@ def test_an_option_of_sbatch_is_one_field(name, oelm, tmp_path):
     append_job(tmp_path / "runs/tiny", job)
     (read,) = read_jobs(tmp_path / "runs/tiny")
     assert read == job
+    note_launch(tmp_path / "runs/tiny", job, Cluster())
     assert getattr(backend_of(read).options, name) == NEW[name]
 
 

@@ -106,7 +106,7 @@ def losses(folder):
 
 
 def test_a_study_goes_on_alone_is_stopped_goes_on_and_comes_back_with_the_same_bits(
-    sshd, cluster, there, project, tmp_path, capfd
+    sshd, cluster, there, project, tmp_path
 ):
     recipe = {"budget": {"steps": 400}, "evaluate": {"every": 200}, "checkpoint": {"every": 50, "keep": "none"}}
     data = tiny_study.write_data(tmp_path / "outside" / "sst2")
@@ -131,20 +131,20 @@ def test_a_study_goes_on_alone_is_stopped_goes_on_and_comes_back_with_the_same_b
     eventually(lambda: steps.exists() and steps.stat().st_size)
     running = row(job)
     assert (running.state, running.where, running.steps) == ("running", job.on, 400)
-    capfd.readouterr()
-    assert stream_log(job, name, follow=False, cluster=cluster) == 0
-    assert "400" in capfd.readouterr().out
+    shown = []
+    assert stream_log(job, name, follow=False, cluster=cluster, write=shown.append, log=pytest.fail) == 0
+    assert "400" in "".join(shown)
     stop_remote(job, ["all"], cluster)
     eventually(lambda: not is_alive(job.facts["pid"]))
     assert row(job).state == "stopped"
-    assert fetch_records(job, out=out, models=False, cluster=cluster, log=pytest.fail) == 0
+    assert fetch_records(job, here=out / "tiny", models=False, cluster=cluster, log=pytest.fail) == 0
     assert 0 < len(losses(out / "tiny" / name)) < 400
 
     again = start(study, **part)
     eventually(lambda: not is_alive(again.facts["pid"]))
     assert row(again).state == "done", (there / "runs/tiny/run.log").read_text()
     for _ in range(2):  # twice is once
-        assert fetch_records(again, out=out, models=False, cluster=cluster, log=pytest.fail) == 1
+        assert fetch_records(again, here=out / "tiny", models=False, cluster=cluster, log=pytest.fail) == 1
     carried = json.loads((there / "runs/tiny/study.json").read_text())
     assert Path(carried["recipe"]["data"]["path"]).parent == there / "data"
 
@@ -469,14 +469,14 @@ def test_fetching_brings_everything_but_what_belongs_there(made, cluster, tmp_pa
     write(there / cell, log_txt="log", stop="", checkpoints__x="x", lease__t__holder_json="x", model__config_json="{}")
     write(there / cell, tensorboard__events="x", _record_json_xyz="torn")
     write(there, jobs_jsonl="", run_lock="", run_log="log")
-    assert fetch_records(made, out=out, models=False, cluster=cluster, log=pytest.fail) == 6
+    assert fetch_records(made, here=out / "made", models=False, cluster=cluster, log=pytest.fail) == 6
     kept = {"record.json", "cell.json", "steps.jsonl", "predictions.parquet", "log.txt", "tensorboard/events"}
     assert files_in(out / "made" / cell) == kept
     assert {path.name for path in (out / "made").iterdir() if path.is_file()} == {"run.log", "simple_baseline.json"}
     for name in kept:
         assert (out / "made" / cell / name).read_bytes() == (there / cell / name).read_bytes()
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
-    assert fetch_records(made, out=out, models=True, cluster=cluster, log=pytest.fail) == 6
+    assert fetch_records(made, here=out / "made", models=True, cluster=cluster, log=pytest.fail) == 6
     assert files_in(out / "made" / cell) == kept | {"model/config.json"}
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
 
@@ -491,7 +491,10 @@ def test_arms_may_have_the_names_of_files(sshd, cluster, tmp_path):
     folder = make_runs(tmp_path / "there", study, examples=20, steps=10)
     job = job_in(folder, on=sshd.address(tmp_path / "there"))
     for models in (False, True):
-        assert fetch_records(job, out=tmp_path / f"runs-{models}", models=models, cluster=cluster, log=pytest.fail) == 3
+        assert (
+            fetch_records(job, here=tmp_path / f"runs-{models}/made", models=models, cluster=cluster, log=pytest.fail)
+            == 3
+        )
 
 
 def test_what_is_finished_here_is_not_overwritten(made, cluster, tmp_path):
@@ -505,7 +508,7 @@ def test_what_is_finished_here_is_not_overwritten(made, cluster, tmp_path):
     unfinished = {name: (here / other / name).read_bytes() for name in files_in(here / other)}
     floor = (here / "simple_baseline.json").read_bytes()
     messages = []
-    assert fetch_records(made, out=tmp_path / "runs", models=False, cluster=cluster, log=messages.append) == 5
+    assert fetch_records(made, here=tmp_path / "runs/made", models=False, cluster=cluster, log=messages.append) == 5
     assert before == {name: (here / done / name).read_bytes() for name in files_in(here / done)}
     assert unfinished == {name: (here / other / name).read_bytes() for name in files_in(here / other)}
     assert floor == (here / "simple_baseline.json").read_bytes()
@@ -517,7 +520,7 @@ def test_what_is_finished_here_is_not_overwritten(made, cluster, tmp_path):
 def test_a_damaged_record_there_is_not_brought_here(made, cluster, tmp_path):
     (Path(made.facts["runs"]) / "baseline/seed-0/record.json").write_text('{"format": 1}')
     messages = []
-    assert fetch_records(made, out=tmp_path / "runs", models=False, cluster=cluster, log=messages.append) == 5
+    assert fetch_records(made, here=tmp_path / "runs/made", models=False, cluster=cluster, log=messages.append) == 5
     assert [text.split(":")[0] for text in messages] == ["baseline/seed-0 is not fetched"]
 
 
@@ -549,7 +552,7 @@ def test_a_connection_that_is_lost_leaves_nothing_torn(made, sshd, cluster, tmp_
         more = f"  ProxyCommand {sys.executable} {tmp_path}/relay.py {sshd.port} {limit}\n"
         cut = Cluster(ssh=SshOptions(config=str(sshd.client(more=more))))
         try:
-            fetch_records(made, out=out, models=False, cluster=cut, log=pytest.fail)
+            fetch_records(made, here=out / "made", models=False, cluster=cut, log=pytest.fail)
             seen.add("whole")
         except LaunchError:
             seen.add("cut")
@@ -570,7 +573,8 @@ def test_showing_ends_with_whom_it_is_shown_to(sshd, tmp_path):
         "import sys; from pathlib import Path; from oelm.launch.backends.ssh.host import SshHost, stream_remote;"
         "from oelm.launch.backends.ssh.address import parse_address; from oelm.launch.backends.ssh.remote import _SHOW;"
         "machine = SshHost(address=parse_address(sys.argv[1]), config=Path(sys.argv[2]));"
-        "sys.exit(stream_remote(machine, _SHOW, '/', 'tail', '-f', sys.argv[3]))"
+        "show = lambda text: print(text, end='', flush=True);"
+        "sys.exit(stream_remote(machine, _SHOW, '/', 'tail', '-f', sys.argv[3], write=show, log=show))"
     )
     words = [sys.executable, "-c", code, sshd.address(), str(sshd.config), str(file)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:

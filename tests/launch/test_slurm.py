@@ -14,6 +14,7 @@ from oelm.launch.backends.dispatch import list_status
 from oelm.launch.backends.slurm.options import SlurmOptions
 from oelm.launch.backends.slurm.queue import SlurmTask, cancel, states, submit
 from oelm.launch.backends.slurm.script import Submission
+from oelm.launch.launched import note_launch
 from oelm.runs.jobs import Job, append_job
 from oelm.runs.layout import STUDY
 from oelm.runs.status import read_state
@@ -116,6 +117,7 @@ def test_states_and_cancelling(slurm, place):
     assert wait_for(lambda: states(job)[second] == SlurmTask(state="queued", reason="JobArrayTaskLimit")), states(job)
     assert states(job)[third] == SlurmTask(state="queued", reason="Dependency")
     append_job(place / "runs" / "tiny", job)
+    note_launch(place / "runs" / "tiny", job, Cluster())
     shown = {row.cell: (row.state, row.where) for row in list_status(place / "runs")}
     assert shown[second] == ("queued", "slurm (JobArrayTaskLimit)")
     assert shown[first][0] == "running"

@@ -45,7 +45,7 @@ def test_a_value_is_that_of_the_first_reported_split():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"format": RECORD_FILE.format + 1}, "pip install --upgrade oelm"),
+        ({"format": RECORD_FILE.format + 1}, "a newer oelm"),
         ({"format": RECORD_FILE.format - 1}, "the oelm that wrote it"),
         ({"format": None}, "it has no format number"),
         ({"status": "perfect"}, "status: Input should be 'done'"),

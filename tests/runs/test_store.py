@@ -123,7 +123,7 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path):
         ("[]", "no format number"),
         ('{"format": true, "number": 1}', "no format number"),
         ('{"format": 2, "number": 1}', "has format 2; this oelm reads format 3"),
-        ('{"format": 4, "number": 1}', "pip install --upgrade oelm"),
+        ('{"format": 4, "number": 1}', "a newer oelm"),
         ('{"format": 3}', "number: Field required"),
         ('{"format": 3, "number": "1"}', "number: Input should be a valid integer"),
         ('{"format": 3, "number": 1, "more": 1}', "more: Unexpected"),

@@ -290,7 +290,7 @@ GOOD = SimpleBaseline(
         ("{", "damaged"),
         ("[]", "damaged"),
         ("{}", "damaged"),
-        (json.dumps({"format": 2, "baselines": []}), "pip install --upgrade oelm"),
+        (json.dumps({"format": 2, "baselines": []}), "a newer oelm"),
         (json.dumps({"format": 1}), "damaged"),
         (json.dumps({"format": 1, "baselines": [{"data": "d"}]}), "damaged"),
         (json.dumps({"format": 1, "baselines": [GOOD.__dict__ | {"splits": {"a": {"accuracy": "high"}}}]}), "damaged"),

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from oelm.cli.echo import echo
+
 
 def audit(
     folder: Annotated[Path, typer.Argument(help="Folder of a saved model, with config.json and model.safetensors")],
@@ -24,5 +26,5 @@ def audit(
 
     with quiet_loading():
         result = audit_folder(folder, against=against)
-    typer.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
     raise typer.Exit(0 if result.ok else 1)

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from oelm.cli.echo import echo
 from oelm.cli.options import JsonOption, OutOption, SetOption, StudyArgument
 from oelm.cli.quiet import quiet_loading
 from oelm.errors import StudyError, is_installed, require
+from oelm.installation import install_command
 from oelm.runs.layout import RUNS
 from oelm.study.load import load_study
 from oelm.study.study import Study
@@ -59,17 +61,17 @@ def bench(
         )
     folder = Path(out) / loaded.name
     text = f"{found}\n\nMeasurements: {folder / BENCH_FILE.name}\n"
-    typer.echo(BENCH_FILE.dumps(found) if as_json else text, nl=False)
+    echo(BENCH_FILE.dumps(found) if as_json else text, nl=False)
     figure = _draw(loaded, folder)
     if not as_json:
-        typer.echo(f"Figure:       {figure}")
+        echo(f"Figure:       {figure}")
     if found.stopped_by == "interrupted":
         raise typer.Exit(128 + signal.SIGINT)
 
 
 def _draw(study: Study, folder: Path) -> str:
     if not is_installed("matplotlib"):
-        return "none, because matplotlib is not installed; try: pip install 'oelm[report]'"
+        return f"none, because matplotlib is not installed; try: {install_command('report')}"
     from oelm.report.figures.timed import draw_bench
 
     return str(draw_bench(study, folder))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oelm.cli.echo import echo
 from oelm.cli.options import JsonOption, SetOption
 from oelm.errors import OelmError, StudyError
 from oelm.study.load import load_study
@@ -38,10 +39,10 @@ def check(
         found, damaged = {study.name: check_study(study)}, []
     if as_json:
         data = {name: [issue.to_dict() for issue in issues] for name, issues in found.items()}
-        typer.echo(json.dumps(data, indent=2))
+        echo(json.dumps(data, indent=2))
     else:
         for name, issues in found.items():
-            typer.echo("\n".join([f"{name}:", *(f"  {line}" for line in format_issues(issues) or ["no check fires"])]))
+            echo("\n".join([f"{name}:", *(f"  {line}" for line in format_issues(issues) or ["no check fires"])]))
     if damaged:
         raise damaged[0]  # the others have been printed
     if any(issue.severity == "invalid" for issues in found.values() for issue in issues):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from oelm.cli.echo import echo, warn
 from oelm.cli.options import JsonOption
 from oelm.errors import OelmError, StudyError, did_you_mean
 from oelm.message import Lang, Message, Text
@@ -60,7 +61,7 @@ def list_claims(
             name: {**_plain(one, loaded, lang), "status": [_message_as_dict(each, lang) for each in status[name]]}
             for name, one in judged.items()
         }
-        typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
     for name, one in judged.items():
         codes = ", ".join(one.codes) or say("claims-clean")[lang]
@@ -88,7 +89,7 @@ def check_ledger(
     judged = {name: judge_claim(loaded.claims[name]) for name in names or loaded.claims}
     if as_json:
         data = {name: _plain(one, loaded, lang) for name, one in judged.items()}
-        typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        echo(json.dumps(data, indent=2, ensure_ascii=False))
         return
     for name, one in judged.items():
         lines = [("claims-source", loaded.sources[one.claim.source][lang])]
@@ -123,7 +124,7 @@ def _results(ledger: Ledger, runs: Path | None) -> dict[str, Results]:
                     if out.is_damaged:
                         typer.echo(f"excluded: {name}/{out}", err=True)
             except OelmError as error:  # the claims that it does not re-test are still worth showing
-                typer.echo(f"excluded: {' '.join(str(error).split())}", err=True)
+                warn(f"excluded: {' '.join(str(error).split())}")
     return found
 
 
@@ -139,12 +140,12 @@ def _issue_line(issue: Issue, lang: Lang) -> str:
 
 
 def _show(name: str, claim: str, lines: list[tuple[str, str]], lang: Lang) -> None:
-    typer.echo(f"{name}  {claim}")
+    echo(f"{name}  {claim}")
     width = max(len(say(key)[lang]) for key, _ in lines)
     before = ""
     for key, text in lines:
         label = say(key)[lang]
-        typer.echo(f"    {label if label != before else '':<{width}}  {text}")
+        echo(f"    {label if label != before else '':<{width}}  {text}")
         before = label
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oelm.cli.echo import echo
 from oelm.errors import FolderError
 from oelm.facts import Counts
 from oelm.format import format_columns
@@ -32,7 +33,7 @@ def inspect(
     if (model is None) == (config is None):
         raise FolderError("say which model: `oelm inspect MODEL`, or `oelm inspect --config FILE` without weights")
     facts = _inspect(model, config, Treatment.from_dict({"freeze": freeze, "layers": layers}))
-    typer.echo(json.dumps(facts.to_dict(), indent=2) if as_json else str(facts))
+    echo(json.dumps(facts.to_dict(), indent=2) if as_json else str(facts))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from oelm.cli.echo import echo, warn
 from oelm.errors import Extra, OelmError, Stopped, did_you_mean, explain_import
+from oelm.masking import HOW_TO_PASS, has_secret
 from oelm.train.process import avoid_spinning
 from oelm.version import __version__
 
@@ -106,7 +108,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"oelm {__version__}")
+        echo(f"oelm {__version__}")
         raise typer.Exit
 
 
@@ -143,10 +145,12 @@ def _main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # whatever is in a record can be printed
+    if has_secret(" ".join(sys.argv[1:])):
+        warn(f"what looks like a secret in this command is not recorded; next time, {HOW_TO_PASS}")
     try:
         app()
     except Stopped as error:
-        sys.stderr.write(f"{error}\n")
+        warn(error)
         sys.exit(128 + error.signal)
     except OelmError as error:
         _refuse(error)
@@ -161,10 +165,10 @@ def _main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
+        warn("stopped")
         sys.exit(130)
 
 
 def _refuse(error: OelmError) -> None:
-    sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    warn(f"{type(error).__name__}: {error}")
     sys.exit(2)

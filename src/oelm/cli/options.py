@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from oelm.cli.echo import warn
 from oelm.errors import LaunchError
 
 StudyArgument = Annotated[str, typer.Argument(help="Study file, or name of a shipped study")]
@@ -21,6 +22,9 @@ SetOption = Annotated[
 ]
 OutOption = Annotated[Path, typer.Option(help="Folder for cells")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON")]
+TrustOption = Annotated[
+    bool, typer.Option("--trust", help="Trust jobs here that were launched elsewhere: ask the hosts they name")
+]
 ArmOption = Annotated[list[str] | None, typer.Option("--arm", help="Only this arm (repeatable)")]
 SeedOption = Annotated[
     list[int] | None, typer.Option("--seed", help="Only this seed, also of the tuning grid (repeatable)")
@@ -30,6 +34,14 @@ CellOption = Annotated[
 ]
 _FIRST = ("Arguments", "Options")
 _ON = "Backend: local, torchrun, slurm, or ssh://user@host/folder"
+
+
+def trust_if(wanted: bool, runs: Path) -> None:
+    """With `--trust`, note the jobs below a folder, and say first what that is."""
+    from oelm.launch.backends.dispatch import trust_folder
+
+    for line in trust_folder(runs) if wanted else ():
+        warn(line)
 
 
 class GroupedCommand(TyperCommand):

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from oelm.cli.echo import echo
 from oelm.cli.options import JsonOption, OutOption, SetOption, StudyArgument
 from oelm.cli.quiet import quiet_loading
 from oelm.runs.layout import RUNS
@@ -26,4 +27,4 @@ def plan(
     loaded = load_study(study, overrides or ())
     with quiet_loading() if measure else nullcontext(), show_progress(1) as progress:
         planned = make(loaded, out=out, measure=measure, progress=progress)
-    typer.echo(json.dumps(planned.to_dict(), indent=2) if as_json else str(planned))
+    echo(json.dumps(planned.to_dict(), indent=2) if as_json else str(planned))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as RichProgress
 from rich.status import Status
 
-from oelm.format import format_duration
+from oelm.cli.echo import plain_text, warn
+from oelm.format import escape_controls, format_duration
 from oelm.launch.backends.events import events_file, report_to_parent
 from oelm.runs.status import CellStatus
 from oelm.study.cells import Cell
@@ -30,13 +30,13 @@ def show_progress(number_of_cells: int) -> Iterator[Progress]:
         return
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        yield LineProgress(number_of_cells, _to_stderr)
+        yield LineProgress(number_of_cells, warn)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(),
     )
     with RichProgress(*columns, console=console, transient=True) as bars:
@@ -76,19 +76,13 @@ class Rounds(Progress):
 
     def _tell(self, text: str) -> None:
         if self._status is not None:
-            self._status.update(text)
+            self._status.update(plain_text(text))
         elif time.monotonic() - self._last > QUIET:
             self._write(text)
 
     def _write(self, text: str) -> None:
         self._last = time.monotonic()
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
-
-
-def _to_stderr(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+        warn(text)
 
 
 class BarProgress(Progress):
@@ -102,7 +96,7 @@ class BarProgress(Progress):
         """Those that run in processes of their own."""
 
     def on_message(self, text: str) -> None:
-        self.bars.console.print(text)
+        self.bars.console.print(plain_text(text))
 
     def on_prepare(self, what: str, done: int, total: int) -> None:
         self._aside(what, done, total)
@@ -110,7 +104,7 @@ class BarProgress(Progress):
     def on_cell_start(self, cell: Cell, *, step: int, total: int) -> None:
         self.times.begins(step, total)
         self._clear()
-        self._cell = self.bars.add_task(str(cell), total=total, completed=step, note="")
+        self._cell = self.bars.add_task(escape_controls(str(cell)), total=total, completed=step, note="")
 
     def on_step(self, step: int, *, loss: float) -> None:
         assert self._cell is not None
@@ -122,10 +116,10 @@ class BarProgress(Progress):
         self._aside(f"measuring on {what}", done, total)
 
     def on_evaluation_end(self, step: int, metrics: dict[str, float]) -> None:
-        self.bars.console.print(f"  step {step:,}: select {format_metrics(metrics)}")
+        self.on_message(f"  step {step:,}: select {format_metrics(metrics)}")
 
     def on_cell_end(self, cell: Cell, *, status: str, seconds: float | None = None) -> None:
-        self.bars.console.print(f"{cell}: {status} in {self.times.ends(seconds, status=status)}")
+        self.on_message(f"{cell}: {status} in {self.times.ends(seconds, status=status)}")
         self._clear()
         self.bars.update(self._study, completed=self.times.done)
 
@@ -134,12 +128,13 @@ class BarProgress(Progress):
             self.bars.remove_task(self._cells.pop(gone))
         for one in running:
             if one.cell not in self._cells:
-                self._cells[one.cell] = self.bars.add_task(one.cell, total=None, note="")
+                self._cells[one.cell] = self.bars.add_task(escape_controls(one.cell), total=None, note="")
             note = "preparing" if one.loss is None else f"loss {one.loss:.3f}"
             self.bars.update(self._cells[one.cell], completed=one.step, total=one.steps, note=note)
         self.bars.update(self._study, completed=done, total=of)
 
     def _aside(self, what: str, done: int, total: int) -> None:
+        what = escape_controls(what)
         if self._side is None:
             self._side = self.bars.add_task(what, total=total or None, note="")
         self.bars.update(self._side, description=what, completed=done, total=total or None)

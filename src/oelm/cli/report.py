@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from oelm.cli.echo import echo, plain_text, warn
 from oelm.cli.options import JsonOption
 from oelm.errors import OelmError
 from oelm.message import Lang
@@ -57,9 +57,9 @@ def report(
             damaged.append(error)
             continue
         if not as_json:
-            typer.echo("\n".join([*made[-1].files, made[-1].text]))
+            echo("\n".join([*made[-1].files, made[-1].text]))
     if as_json:
-        typer.echo(json.dumps([asdict(one) for one in made], indent=2, ensure_ascii=False))
+        echo(json.dumps([asdict(one) for one in made], indent=2, ensure_ascii=False))
     if damaged:
         raise damaged[0]
 
@@ -88,9 +88,8 @@ def _status(text: str) -> Iterator[None]:
 
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
-        with console.status(text):
+        with console.status(plain_text(text)):
             yield
     else:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        warn(text)
         yield

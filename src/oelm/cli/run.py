@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from oelm.cli.echo import echo, warn
 from oelm.cli.options import (
     ArmOption,
     CellOption,
@@ -60,8 +61,8 @@ def print_scripts(study_run: StudyRun, backend: Backend) -> None:
         raise LaunchError(
             f"--dry-run does not apply to --on {backend.on}", hint="--on slurm --dry-run, or: oelm plan STUDY"
         )
-    typer.echo("\n".join(scripts), nl=False)
-    typer.echo("Not submitted: the study file and the folders that it names do not exist yet.", err=True)
+    echo("\n".join(scripts), nl=False)
+    warn("Not submitted: the study file and the folders that it names do not exist yet.")
 
 
 def launch(study_run: StudyRun, backend: Backend, *, as_json: bool) -> None:
@@ -77,16 +78,16 @@ def _submit(study_run: StudyRun, backend: RemoteBackend, *, as_json: bool) -> No
     from oelm.launch.run import submit_study
 
     with quiet_loading():
-        job = submit_study(study_run, backend, log=lambda text: typer.echo(text, err=True))
+        job = submit_study(study_run, backend, log=warn)
     if as_json:
-        typer.echo(json.dumps({"on": job.on, "cells": job.cells, "facts": job.facts}, indent=2))
+        echo(json.dumps({"on": job.on, "cells": job.cells, "facts": job.facts}, indent=2))
         return
     folder = study_run.folder
-    typer.echo(f"{len(job.cells)} cells of {study_run.study.name} were submitted to {job.on}. Then:")
-    typer.echo(f"  oelm status {folder} --watch\n  oelm logs {job.cells[0]} -f --runs {folder}")
-    typer.echo(f"  oelm stop all --runs {folder}\n  oelm resume {folder}")
+    echo(f"{len(job.cells)} cells of {study_run.study.name} were submitted to {job.on}. Then:")
+    echo(f"  oelm status {folder} --watch\n  oelm logs {job.cells[0]} -f --runs {folder}")
+    echo(f"  oelm stop all --runs {folder}\n  oelm resume {folder}")
     if not backend.shares_folder:
-        typer.echo(f"  oelm fetch {folder}")
+        echo(f"  oelm fetch {folder}")
 
 
 def _run_here(study_run: StudyRun, backend: LocalBackend, *, as_json: bool) -> None:
@@ -104,9 +105,9 @@ def _run_here(study_run: StudyRun, backend: LocalBackend, *, as_json: bool) -> N
     if is_few:
         _print_records(study_run, as_json=as_json)
     elif as_json:
-        typer.echo(json.dumps(results_as_dict(results), indent=2))
+        echo(json.dumps(results_as_dict(results), indent=2))
     else:
-        typer.echo(f"{results}\n\nRecords: {study_run.folder}; report: oelm report {study_run.folder}")
+        echo(f"{results}\n\nRecords: {study_run.folder}; report: oelm report {study_run.folder}")
     if any(read_state(study_run.folder / cell.folder) != "done" for cell in meant):
         raise typer.Exit(1)
 
@@ -118,16 +119,16 @@ def _print_records(study_run: StudyRun, *, as_json: bool) -> None:
     found = {str(cell): read_record(study_run.folder / cell.folder) for cell in study_run.compared or study_run.tuning}
     if as_json:
         rows = [_as_dict(name, record) for name, record in found.items()]
-        typer.echo(json.dumps(rows[0] if len(rows) == 1 else rows, indent=2))
+        echo(json.dumps(rows[0] if len(rows) == 1 else rows, indent=2))
         return
     for name, record in found.items():
-        typer.echo(f"{name}: {'no record' if record is None else record.status}")
+        echo(f"{name}: {'no record' if record is None else record.status}")
         for which, measured in record.test.items() if record is not None else ():
             for split, metrics in measured.splits.items():
                 values = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
-                typer.echo(f"  {which} (step {measured.step:,}) on {split}: {values}")
+                echo(f"  {which} (step {measured.step:,}) on {split}: {values}")
         if record is not None and record.error is not None:
-            typer.echo(f"  {record.error.what}")
+            echo(f"  {record.error.what}")
 
 
 def _as_dict(cell: str, record: Record | None) -> dict[str, object]:
@@ -144,4 +145,4 @@ def _warn_if_invalid(study: Study) -> None:
     from oelm.analysis.checks.registry import format_issues
 
     for line in format_issues([issue for issue in check_study(study) if issue.severity == "invalid"]):
-        typer.echo(line, err=True)
+        warn(line)

@@ -2,14 +2,14 @@
 
 import json
 import math
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from oelm.cli.options import JsonOption
+from oelm.cli.echo import echo, plain_text, warn
+from oelm.cli.options import JsonOption, TrustOption, trust_if
 from oelm.format import format_columns, format_duration
 from oelm.runs.layout import FINISHED, RUNS
 from oelm.runs.status import CellStatus
@@ -22,40 +22,47 @@ _LEFT = ("cell", "state", "device", "where", "result")
 def status(
     runs: Annotated[Path, typer.Argument(help="Folder of runs, of a study, or of a cell")] = RUNS,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh while something runs")] = False,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the state of every cell"""
     from oelm.launch.backends.dispatch import list_status
 
+    trust_if(trust, runs)
     if as_json:
-        typer.echo(json.dumps([row.to_dict() for row in list_status(runs, log=_warn)], indent=2))
+        echo(json.dumps([row.to_dict() for row in list_status(runs, log=warn)], indent=2))
     elif watch:
         _watch(runs)
     else:
-        typer.echo(_table(list_status(runs, log=_warn)) or f"no cells below {runs}")
+        echo(_table(list_status(runs, log=warn)) or f"no cells below {runs}")
 
 
 def _watch(runs: Path) -> None:
     from rich.console import Console
     from rich.live import Live
-    from rich.text import Text
 
     from oelm.launch.backends.dispatch import list_status
 
-    console, before, quiet = Console(highlight=False), "", 0.0
+    console, before, quiet, said = Console(highlight=False), "", 0.0, set[str]()
+
+    def say_once(text: str) -> None:
+        if text not in said:
+            said.add(text)
+            console.print(plain_text(text)) if console.is_terminal else warn(text)
+
     if not console.is_terminal:
         while True:
-            rows = list_status(runs, log=_warn)
+            rows = list_status(runs, log=say_once)
             if (now := _table(rows)) != before:
-                typer.echo(f"{time.strftime('%H:%M:%S')}\n{now}")
+                echo(f"{time.strftime('%H:%M:%S')}\n{now}")
             before, quiet = now, _quiet(rows, quiet)
             if quiet > _PATIENCE:
                 return
             time.sleep(_SECONDS)
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            rows = list_status(runs, log=live.console.print)
-            live.update(Text(f"{_table(rows)}\n\n{time.strftime('%H:%M:%S')}; Ctrl-C to quit"), refresh=True)
+            rows = list_status(runs, log=say_once)
+            live.update(plain_text(f"{_table(rows)}\n\n{time.strftime('%H:%M:%S')}; Ctrl-C to quit"), refresh=True)
             quiet = _quiet(rows, quiet)
             if quiet > _PATIENCE:
                 return
@@ -91,7 +98,3 @@ def _row(row: CellStatus) -> dict[str, str]:
         "device": row.device,
         "where": row.where,
     }
-
-
-def _warn(text: str) -> None:
-    sys.stderr.write(text + "\n")

@@ -1,12 +1,12 @@
 """`oelm stop`, `oelm resume` and `oelm fetch`: cells that run somewhere."""
 
-import sys
 import time
 from typing import Annotated
 
 import typer
 
-from oelm.cli.options import JsonOption, RunsArgument, RunsOption
+from oelm.cli.echo import echo, warn
+from oelm.cli.options import JsonOption, RunsArgument, RunsOption, TrustOption, trust_if
 from oelm.errors import CellError, OelmError, Stopped
 from oelm.runs.jobs import Job, read_jobs
 from oelm.runs.layout import FINISHED, RUNS, STUDY, find_study_folders
@@ -18,14 +18,16 @@ def stop(
     cells: Annotated[list[str], typer.Argument(help="Cells, e.g. baseline/seed-0, their folders, or all")],
     wait: Annotated[bool, typer.Option(help="Wait for the checkpoints")] = True,
     runs: RunsOption = RUNS,
+    trust: TrustOption = False,
 ) -> None:
     """Checkpoint and stop cells, wherever they run"""
     from oelm.launch.backends.dispatch import filter_running, request_stop, select_cells
     from oelm.runs.status import read_state
 
+    trust_if(trust, runs)
     meant = [one for one in select_cells(runs, cells) if read_state(one.folder) not in FINISHED]
     if not meant:
-        typer.echo("nothing to stop: all cells are finished")
+        echo("nothing to stop: all cells are finished")
         return
     before = filter_running(meant)
     asked = request_stop(meant)
@@ -33,7 +35,7 @@ def stop(
     ran = [one for one in asked if one in before or one in left]
     left = left if wait else []
     if left:
-        sys.stderr.write(f"waiting for {len(left)} of them to write their checkpoints (Ctrl-C to stop waiting)\n")
+        warn(f"waiting for {len(left)} of them to write their checkpoints (Ctrl-C to stop waiting)")
     while left:
         time.sleep(_SECONDS)
         left = filter_running(left)
@@ -43,11 +45,12 @@ def stop(
         "asked over ssh": len(meant) - len(asked),
     }
     summary = "; ".join(f"{what}: {number}" for what, number in counts.items() if number)
-    typer.echo(f"cells {summary}. To resume: oelm resume {runs}")
+    echo(f"cells {summary}. To resume: oelm resume {runs}")
 
 
 def resume(
     runs: RunsArgument = RUNS,
+    trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Resume what is missing, where it last ran"""
@@ -56,24 +59,26 @@ def resume(
     from oelm.launch.study_run import open_run
     from oelm.study.load import load_study
 
+    trust_if(trust, runs)
     folders = [(folder, job) for folder in find_study_folders(runs) for job in _open_jobs(read_jobs(folder))]
     if not folders:
         raise CellError(f"nothing was started below {runs}", hint="oelm run STUDY")
     code = 0
     for folder, job in folders:
         try:
+            backend = backend_of(job)
             study = load_study(folder / STUDY)
             study_run = open_run(study, out=folder.parent, arms=job.arms, seeds=job.seeds, cells=job.named)
             if not study_run.stages:
-                typer.echo(f"{folder}: nothing is missing")
+                echo(f"{folder}: nothing is missing")
                 continue
-            launch(study_run, backend_of(job), as_json=as_json)
+            launch(study_run, backend, as_json=as_json)
         except typer.Exit as end:  # some cells did not end well; the other studies are not affected
             code = code or end.exit_code
         except Stopped:
             raise
         except OelmError as error:
-            _say(f"{folder}: {error}")
+            warn(f"{folder}: {error}")
             code = 2
     if code:
         raise typer.Exit(code)
@@ -82,10 +87,12 @@ def resume(
 def fetch(
     runs: RunsArgument = RUNS,
     models: Annotated[bool, typer.Option("--models", help="Also the trained models")] = False,
+    trust: TrustOption = False,
 ) -> None:
     """Copy records from ssh hosts to this machine"""
     from oelm.launch.backends.registry import backend_class, backend_of
 
+    trust_if(trust, runs)
     jobs = [(folder, job) for folder in find_study_folders(runs) for job in read_jobs(folder)]
     found = {(folder, job.on): job for folder, job in jobs if not backend_class(job.on).shares_folder}
     if not found:
@@ -93,12 +100,12 @@ def fetch(
     code = 0
     for (folder, on), job in found.items():
         try:
-            number = backend_of(job).fetch(job, out=folder.parent, models=models, log=_say)
+            number = backend_of(job).fetch(job, study=folder, models=models, log=warn)
         except OelmError as error:
-            _say(f"{folder}: {error}")
+            warn(f"{folder}: {error}")
             code = 2
             continue
-        typer.echo(f"{folder}: {number} of {len(job.cells)} cells from {on}; then: oelm report {folder}")
+        echo(f"{folder}: {number} of {len(job.cells)} cells from {on}; then: oelm report {folder}")
     if code:
         raise typer.Exit(code)
 
@@ -112,7 +119,3 @@ def _open_jobs(jobs: list[Job]) -> list[Job]:
             found.append(job)
         later.update(job.cells)
     return found
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from oelm.cli.echo import echo
 from oelm.cli.options import JsonOption
 from oelm.errors import StudyError, did_you_mean
 from oelm.runs.files import writing
@@ -25,17 +26,17 @@ def list_studies(as_json: JsonOption = False) -> None:
     """List shipped studies and their questions"""
     found = {name: question_of(path) for name, path in shipped_studies().items()}
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        echo(json.dumps(found, indent=2))
         return
     width = max(map(len, found), default=0)
     for name, question in found.items():
-        typer.echo(f"{name:<{width}}  {question}")
+        echo(f"{name:<{width}}  {question}")
 
 
 @studies_app.command("show")
 def show_study(name: Name) -> None:
     """Print a shipped study"""
-    typer.echo(_file(name).read_text(encoding="utf-8"), nl=False)
+    echo(_file(name).read_text(encoding="utf-8"), nl=False)
 
 
 @studies_app.command("cp")
@@ -52,7 +53,7 @@ def copy_study(
     with writing(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
-    typer.echo(f"{target}\nnow change it, its name under `study:` above all, and: oelm plan {target}")
+    echo(f"{target}\nnow change it, its name under `study:` above all, and: oelm plan {target}")
 
 
 def _file(name: str) -> Path:

@@ -13,6 +13,7 @@ from oelm.errors import AuditFailed, FolderError, ModelError, OelmError
 from oelm.heads.find import projections_in
 from oelm.heads.freeze import has_adapters, set_requires_grad, should_freeze, split_fused
 from oelm.heads.projection import ParamSlice, param_slices, slice_hashes
+from oelm.installation import UPDATE
 from oelm.treatment import Treatment
 from oelm.version import __version__
 
@@ -191,7 +192,7 @@ def read_oelm_json(folder: str | Path) -> SavedTreatment:
         raise FolderError(
             f"{path} has format {data['format']}; oelm {__version__} reads up to {_FORMAT}",
             why=f"it was written by oelm {data.get('oelm', 'of a later version')}",
-            hint="pip install --upgrade oelm",
+            hint=UPDATE,
         )
     frozen, seed, treated = data.get("frozen"), data.get("seed"), data.get("treatment")
     unfrozen, written = data.get("unfrozen"), data.get("written")

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oelm.errors import DataError, FolderError, LaunchError, OelmError, StudyError, require
+from oelm.launch.backends.base import RemoteBackend
+from oelm.launch.backends.cluster import Cluster
+from oelm.launch.launched import note_launch
 from oelm.launch.study_run import StudyRun, clear_stop_requests, open_run, run_one_cell, write_study
 from oelm.launch.tuning import best_point
 from oelm.message import verbatim
@@ -21,7 +24,7 @@ from oelm.train.progress import Progress
 
 if TYPE_CHECKING:
     from oelm.analysis.results import Excluded, Results
-    from oelm.launch.backends.base import LocalBackend, RemoteBackend
+    from oelm.launch.backends.base import Backend, LocalBackend
 
 
 def run(
@@ -65,7 +68,7 @@ def run_study(study_run: StudyRun, backend: LocalBackend, progress: Progress) ->
     write_study(study_run)
     clear_stop_requests(study_run)
     if has_missing:
-        append_job(study_run.folder, study_run.job(backend))
+        _keep_job(study_run.folder, study_run.job(backend), backend, log=progress.on_message)
     backend.run(study_run, study_run.tuning, progress)
     tuned, untuned = _best_points(study_run)
     excluded = {one.where for one in untuned}
@@ -106,8 +109,17 @@ def submit_study(study_run: StudyRun, backend: RemoteBackend, *, log: Callable[[
                 request.touch()
         raise
     job = replace(job, facts=facts)
-    append_job(study_run.folder, job)
+    _keep_job(study_run.folder, job, backend, log=log)
     return job
+
+
+def _keep_job(folder: Path, job: Job, backend: Backend, *, log: Callable[[str], None]) -> None:
+    """In the folder for whoever reads it, and by the user, whose word it needs to be asked about again."""
+    append_job(folder, job)
+    try:
+        note_launch(folder, job, backend.settings if isinstance(backend, RemoteBackend) else Cluster())
+    except (OSError, LaunchError) as error:  # it runs all the same
+        log(f"this launch cannot be noted, and will need --trust to be asked about: {error}")
 
 
 def preflight(study_run: StudyRun, progress: Progress, *, is_remote: bool) -> None:

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from oelm.errors import CellError, DiskError, OelmError
 from oelm.facts import Count
+from oelm.installation import UPDATE
 
 _T = TypeVar("_T")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -74,7 +75,7 @@ class FileType(Generic[_T]):
         except (ValueError, RecursionError) as error:
             raise self._damaged(where, f"{type(error).__name__}: {error}") from error
         if found != self.format:
-            newer = "pip install --upgrade oelm" if found > self.format else "the oelm that wrote it; or run it again"
+            newer = UPDATE if found > self.format else "the oelm that wrote it; or run it again"
             raise CellError(f"{where} has format {found}; this oelm reads format {self.format}", hint=newer)
         if self.has_checksum:
             raise self._damaged(where, "its checksum does not match")

@@ -4,8 +4,9 @@ import json
 import os
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from oelm.errors import CellError
 from oelm.runs.files import FileType, open_to_append, read_regular, writing
 from oelm.runs.layout import JOBS
 from oelm.study.study import Value
@@ -33,6 +34,11 @@ class Job:
     """What the backend answered: job ids, folders."""
     time: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%S%z"))
     """When it was launched."""
+
+    def __post_init__(self) -> None:
+        for name in (*self.cells, *(self.named or ())):
+            if PurePosixPath(name).is_absolute() or name.startswith("-") or ".." in PurePosixPath(name).parts:
+                raise CellError(f"{name!r} is not the name of a cell")
 
 
 JOB_LINE = FileType(JOBS, Job, format=1, hint="move it away: the records do not need it")

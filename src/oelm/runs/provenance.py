@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 
 from oelm.facts import Count
+from oelm.masking import mask_secrets
+from oelm.runs.git import git_output, git_status
 from oelm.version import __version__
 
 _PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy", "pyarrow")
@@ -76,7 +78,7 @@ class Provenance:
     cores: int | None
     """Of the machine."""
     command: str
-    """As it was given."""
+    """As it was given; what looks like a secret is `***`."""
     environment: dict[str, str]
     """What is named in `ENVIRONMENT`, and nothing else."""
     time: str
@@ -112,7 +114,7 @@ def collect_provenance() -> Provenance:
         host=socket.gethostname(),
         cpu=_cpu(),
         cores=os.cpu_count(),
-        command=" ".join(Path(sys.argv[0]).name if i == 0 else arg for i, arg in enumerate(sys.argv)),
+        command=mask_secrets(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]])),
         environment={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         device=device,
@@ -131,18 +133,9 @@ def _version(package: str) -> str | None:
 def _git(folder: Path) -> GitState | None:
     """Of the working copy that a folder is in."""
     try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=10, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
+        commit = git_output(folder, "rev-parse", "HEAD").decode().strip()
+        changed = git_status(folder, "--untracked-files=no")
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return GitState(commit=commit, dirty=bool(changed.strip()))
 

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from oelm.errors import did_you_mean
+from oelm.masking import HOW_TO_PASS, has_secret, mask_secrets
 from oelm.study import yaml
 from oelm.study.problems import Problems, study_error, validate
 from oelm.study.recipe import BUDGET_FIELDS, Recipe
@@ -26,7 +27,10 @@ def apply_override(raw: dict[str, Any], text: str, problems: Problems) -> None:
     """One text as after `--set`, in the plain data of a study."""
     path, equals, value = text.partition("=")
     if not equals or not path.strip():
-        problems.add(f"--set {text}", "must be of the form recipe.budget.steps=100")
+        problems.add(f"--set {mask_secrets(text)}", "must be of the form recipe.budget.steps=100")
+        return
+    if has_secret(text):  # the study is kept beside its records, and in each of them
+        problems.add(f"--set {mask_secrets(text)}", f"looks like a secret, which a study would keep: {HOW_TO_PASS}")
         return
     parsed = yaml.parse(value, where=f"--set {text}")
     arms = raw.get("arms")

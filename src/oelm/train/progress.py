@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from oelm.errors import OelmError
-from oelm.format import format_duration
+from oelm.format import escape_controls, format_duration
 from oelm.runs.files import open_to_append
 from oelm.runs.status import CellStatus
 from oelm.study.cells import Cell
@@ -168,7 +168,7 @@ def log_to_file(progress: Progress, path: Path) -> Iterator[Progress]:
     def write(text: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         with suppress(OSError):  # a full disk is for those to find who have something to lose
-            file.write("".join(f"{stamp} {who}  {line}\n" for line in text.splitlines()))
+            file.write("".join(f"{stamp} {who}  {line}\n" for line in escape_controls(text).splitlines()))
             file.flush()
 
     with file:

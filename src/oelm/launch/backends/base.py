@@ -61,12 +61,14 @@ class Backend(ABC):
         """The files here that hold the log of a cell, its own first."""
         return [study / cell / LOG]
 
-    def stream_logs(self, job: Job, *, cell: str, follow: bool) -> int | None:
-        """Write a log that is not here to the standard output; an exit code, or None if `logs` has it all."""
+    def stream_logs(
+        self, job: Job, *, cell: str, follow: bool, write: Callable[[str], None], log: Callable[[str], None]
+    ) -> int | None:
+        """Write a log that is not here as it comes; an exit code, or None if `logs` has it all."""
         return None
 
-    def fetch(self, job: Job, *, out: Path, models: bool, log: Callable[[str], None]) -> int | None:
-        """Copy records here; how many cells have one then, or None if there is nothing to copy."""
+    def fetch(self, job: Job, *, study: Path, models: bool, log: Callable[[str], None]) -> int | None:
+        """Copy records into the folder of a study; how many cells have one then, or None if there are none to copy."""
         return None
 
 

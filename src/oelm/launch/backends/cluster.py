@@ -41,12 +41,24 @@ class Cluster(ForbidExtra):
         found = {one.name: getattr(self, one.name) for one in fields(self)}
         return {name: value for name, value in found.items() if isinstance(value, BackendOptions)}
 
+    @property
+    def programs(self) -> dict[str, str]:
+        """What decides which programs run, here or there, by field; a path as it is from here."""
+        paths = {"venv": self.venv, "ssh.config": self.ssh.config}
+        found = {name: str(Path(path).expanduser().absolute()) for name, path in paths.items() if path is not None}
+        found |= {"modules": " ".join(self.modules)} if self.modules else {}
+        found |= {"ssh.python": self.ssh.python} if self.ssh.python != SshOptions().python else {}
+        return found | {f"slurm.sbatch.{name}": value for name, value in self.slurm.sbatch.items()}
 
-def load_cluster(project: Path = Path(), user: Path | None = None) -> Cluster:
-    """What the files of the project and of the user say together; without any, the defaults."""
+
+def load_cluster(project: Path | None = Path(), user: Path | None = None) -> Cluster:
+    """What the files of the project and of the user say together; without any, the defaults.
+
+    With `project` None, only the user's.
+    """
     if user is None:
         user = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "oelm"
-    files = [folder / _FILE for folder in (user, project) if (folder / _FILE).exists()]
+    files = [folder / _FILE for folder in (user, project) if folder is not None and (folder / _FILE).exists()]
     raw: dict[str, Any] = {}
     try:
         for file in files:

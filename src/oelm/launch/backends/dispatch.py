@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oelm.errors import CellError, OelmError, did_you_mean
-from oelm.launch.backends.registry import backend_class, backend_of
+from oelm.launch.backends.cluster import load_cluster
+from oelm.launch.backends.registry import backend_class, backend_of, is_remote
+from oelm.launch.launched import NotLaunchedHere, launched_file, trust_jobs
 from oelm.runs.files import writing
 from oelm.runs.jobs import Job, read_jobs
 from oelm.runs.layout import FINISHED, STUDY, find_cell_folders, find_study_folders, study_folder
@@ -71,18 +73,26 @@ def select_cells(runs: Path, names: Iterable[str]) -> list[CellRef]:
     return list(dict.fromkeys(picked))
 
 
+def trust_folder(runs: Path) -> list[str]:
+    """Note the jobs below a folder as ones that the user trusts; returns what can be asked and run from now on."""
+    cluster = load_cluster()
+    with writing(launched_file().parent):
+        return [line for folder in find_study_folders(runs) for line in trust_jobs(folder, read_jobs(folder), cluster)]
+
+
 def list_status(runs: Path, *, log: Callable[[str], None] = lambda text: None) -> list[CellStatus]:
-    """A row a cell. `log` hears of backends that do not answer."""
+    """A row a cell. `log` hears of backends that do not answer, or are not asked."""
     rows = {one.folder: read_status(one.folder, study=one.study.name, cell=one.cell) for one in find_cells(runs)}
     for folder in find_study_folders(runs):
         for job in read_jobs(folder):
             unfinished = [
                 name for name in job.cells if folder / name in rows and rows[folder / name].state not in FINISHED
             ]
-            if not unfinished:
-                continue
             try:
-                remote = backend_of(job).status(job)
+                remote = backend_of(job).status(job) if unfinished and is_remote(job.on) else {}
+            except NotLaunchedHere as error:
+                log(f"{folder}: {str(error).splitlines()[0]}; if you trust it: oelm status {runs} --trust")
+                continue
             except OelmError as error:
                 log(f"{job.on}: {str(error).splitlines()[0]}")
                 continue
@@ -117,13 +127,12 @@ def request_stop(cells: Sequence[CellRef]) -> list[CellRef]:
         here += stay
         for job in read_jobs(study):
             try:
-                backend = backend_of(job)
-                if backend.shares_folder:  # it may be queued by an older job as well
+                if backend_class(job.on).shares_folder:  # it may be queued by an older job as well
                     meant = [one.cell for one in stay if one.cell in job.cells]
                 else:
                     meant = [one.cell for one in mine if last[one] == job]
-                if meant:
-                    backend.stop(job, meant)
+                if meant and is_remote(job.on):
+                    backend_of(job).stop(job, meant)
             except OelmError as error:
                 problems.append(error)
     if problems:

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from oelm.errors import LaunchError, did_you_mean
-from oelm.launch.backends.base import Backend
-from oelm.launch.backends.cluster import Cluster
+from oelm.launch.backends.base import Backend, RemoteBackend
+from oelm.launch.backends.cluster import Cluster, load_cluster
 from oelm.launch.backends.options import BackendOptions, cli_fields
 from oelm.launch.backends.slurm.backend import SlurmBackend
 from oelm.launch.backends.ssh.backend import SshBackend
 from oelm.launch.backends.torchrun import TorchrunBackend
 from oelm.launch.backends.workers import WorkersBackend
+from oelm.launch.launched import check_launched, check_programs
 from oelm.runs.jobs import Job
 
 BACKENDS: dict[str, type[Backend]] = {
@@ -50,6 +51,16 @@ def backend_class(on: str) -> type[Backend]:
     return BACKENDS[name]
 
 
+def is_remote(on: str) -> bool:
+    """Whether somebody else is asked about what runs there: another machine, or a queue."""
+    return issubclass(backend_class(on), RemoteBackend)
+
+
 def backend_of(job: Job) -> Backend:
-    """The backend that a job was given to, as it was asked for then."""
-    return parse_backend(job.on, job.given)
+    """The backend that a job was given to, as it was asked for then. One that was not launched from here is refused."""
+    check_launched(job)
+    if not is_remote(job.on):
+        return parse_backend(job.on, job.given)
+    cluster = load_cluster()
+    check_programs(job, cluster)
+    return parse_backend(job.on, job.given, cluster=cluster)

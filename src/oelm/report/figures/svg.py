@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+from oelm.format import escape_controls
 from oelm.message import Lang, Text
 from oelm.report.figures.palette import INK, PALETTE
 
@@ -69,10 +70,11 @@ class Drawing:
     def mark(self, *artists: Artist, arm: str | None = None, tips: Sequence[Text] = ()) -> None:
         """Say of which arm something is, and of a row of points, what each is."""
         for artist in artists:
-            self._mark(artist, (arm, list(tips), None))
+            self._mark(artist, (arm, list(map(_visible, tips)), None))
 
     def word(self, artist: Label, text: Text, *, arm: str | None = None) -> None:
         """Write a piece of text, which has both languages."""
+        text = _visible(text)
         artist.set_text(text.en)
         self._mark(artist, (arm, [], text))
 
@@ -103,6 +105,11 @@ class Drawing:
         empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         self.figure.savefig(file, format="svg", metadata=empty, dpi=144)
         return _tidy(file.getvalue(), self._marked)
+
+
+def _visible(text: Text) -> Text:
+    """SVG cannot hold controls, and a drawing has a direction."""
+    return Text(escape_controls(text.en), escape_controls(text.zh))
 
 
 def legend_columns(names: Sequence[str]) -> int:

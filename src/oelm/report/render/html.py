@@ -13,6 +13,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from oelm.format import escape_controls
 from oelm.message import Lang, Text
 from oelm.report.blocks import Bullets, Content, Folded, Prose, Table, VerdictBox
 from oelm.report.figures.palette import INK, PALETTE, Style
@@ -43,7 +44,7 @@ def render_html(content: Content, *, lang: Lang = "en", records: str = ".") -> s
     """The report as HTML; `records` is where the study's folder lies, seen from where the page will lie."""
     script = _file("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
+    return escape_controls(
         _environment()
         .get_template("page.html.jinja")
         .render(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
+from oelm.format import escape_controls
 from oelm.message import Lang, Text
 from oelm.report.blocks import Content
 from oelm.report.figures.plot import Plot
@@ -18,7 +19,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]|~#$])")
 
 def render_markdown(content: Content, *, lang: Lang = "en", records: str = ".") -> str:
     """The report as Markdown; `records` is where the study's folder lies, seen from where the text will lie."""
-    return (
+    return escape_controls(
         environment(html=False)  # every text goes through `words` instead
         .get_template("report.md.jinja")
         .render(
@@ -34,7 +35,10 @@ def render_markdown(content: Content, *, lang: Lang = "en", records: str = ".") 
 def figure_files(content: Content, *, lang: Lang = "en") -> dict[str, str | None]:
     """The figures by the name of their file; None for one that there is nothing to draw of."""
     plots = [one for section in content.sections for one in section.blocks if isinstance(one, Plot)]
-    return {figure_name(one, lang): for_paper(one.svg, lang) if one.svg is not None else None for one in plots}
+    return {
+        figure_name(one, lang): escape_controls(for_paper(one.svg, lang)) if one.svg is not None else None
+        for one in plots
+    }
 
 
 def figure_name(plot: Plot, lang: Lang) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import typst
 
 from oelm.errors import ReportError
+from oelm.format import escape_controls
 from oelm.message import Lang
 from oelm.report.blocks import Block, Bullets, Content, Folded, Prose, Table, VerdictBox
 from oelm.report.figures.plot import Plot
@@ -57,13 +59,22 @@ def render_pdf(content: Content, *, lang: Lang = "en") -> bytes:
         made = typst.compile(
             TEMPLATES / "report.typ",
             font_paths=fonts,
-            sys_inputs={"data": json.dumps(data, ensure_ascii=False)},
+            sys_inputs={"data": json.dumps(_visible(data), ensure_ascii=False)},
             timestamp=0,
         )
     except typst.TypstError as error:
         raise ReportError("the PDF could not be set", why=" ".join(str(error).split())[:300]) from error
     assert isinstance(made, bytes)
     return made
+
+
+def _visible(data: Any) -> Any:
+    """Plain data in which no text turns its direction, nor that of what comes after it."""
+    if isinstance(data, dict):
+        return {key: _visible(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_visible(value) for value in data]
+    return escape_controls(data) if isinstance(data, str) else data
 
 
 def _plain(one: Block, lang: Lang) -> dict[str, object]:

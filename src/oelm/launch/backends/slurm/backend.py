@@ -7,7 +7,7 @@ from pathlib import Path
 
 from oelm.launch.backends.base import RemoteBackend
 from oelm.launch.backends.slurm.options import SlurmOptions
-from oelm.launch.backends.slurm.queue import SlurmTask, cancel, render_scripts, states, submit
+from oelm.launch.backends.slurm.queue import SlurmTask, cancel, render_scripts, states, submit, tasks_of
 from oelm.launch.backends.slurm.script import Submission
 from oelm.launch.study_run import StudyRun
 from oelm.runs.jobs import Job
@@ -40,7 +40,7 @@ class SlurmBackend(RemoteBackend):
 
     def logs(self, job: Job, *, study: Path, cell: str) -> list[Path]:
         """What the batch script has written is more than the cell has only if the cell could not begin."""
-        path = study / "slurm" / f"{job.facts.get(cell)}.out"
+        path = study / "slurm" / f"{tasks_of(job).get(cell)}.out"
         return [*super().logs(job, study=study, cell=cell), *([path] if path.exists() and path.stat().st_size else [])]
 
     def _submission(self, study_run: StudyRun) -> Submission:

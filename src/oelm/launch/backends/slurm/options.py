@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from oelm.launch.backends.options import BackendOptions, option
+from oelm.masking import HOW_TO_PASS, has_secret
 
 _MAX_GRACE = 65_535  # seconds; the most that sbatch takes
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -88,6 +89,8 @@ def _sbatch_problems(name: str, value: str, own: list[str]) -> Iterator[tuple[st
         yield f"sbatch.{name}", f"has an option of its own: --{known}"
     elif known is not None:
         yield f"sbatch.{name}", f"--{known} is set by oelm" if known in _OURS else f"--{known} cannot be used here"
+    elif has_secret(f"{name}={value}"):  # which the script, and what is kept of the job, would show
+        yield f"sbatch.{name}", f"looks like a secret: export it in the shell that submits; or {HOW_TO_PASS}"
     elif not _is_plain(value):
         yield f"sbatch.{name}", _PLAIN.format(value)
 

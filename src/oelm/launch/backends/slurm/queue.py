@@ -18,6 +18,7 @@ from oelm.runs.jobs import Job
 _LARGEST_ARRAY = 1001  # where Slurm cannot be asked: what it comes with
 _QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
+_TASK = re.compile(r"[0-9]+_[0-9]+")
 _FORGOTTEN = ("Invalid job id", "already complet")  # Slurm of a task that has ended
 
 
@@ -73,6 +74,14 @@ def render_scripts(given: Submission, stages: Sequence[Sequence[str]]) -> list[s
     return [render(given, array.cells) for array in _arrays(stages, limited=False)]
 
 
+def tasks_of(job: Job) -> dict[str, str]:
+    """By cell, the number of its task. What is none would be an option of a command, or part of a path."""
+    for cell, task in job.facts.items():
+        if not _TASK.fullmatch(task):
+            raise LaunchError(f"{task!r} is not a task of Slurm", where=f"{cell}, in the job of {job.time}")
+    return job.facts
+
+
 def states(job: Job) -> dict[str, SlurmTask]:
     """What Slurm knows of each cell. Where there is no Slurm, nothing is known."""
     if not job.facts or shutil.which("squeue") is None:
@@ -81,7 +90,7 @@ def states(job: Job) -> dict[str, SlurmTask]:
         found = _queue(job)
     except LaunchError as error:  # whoever looks at the records is not kept from it
         return {cell: SlurmTask(reason=str(error).splitlines()[0]) for cell in job.cells}
-    missing = [task for task in job.facts.values() if task not in found]
+    missing = [task for task in tasks_of(job).values() if task not in found]
     if missing:
         found |= _accounted(missing)
     return {cell: found.get(task, SlurmTask()) for cell, task in job.facts.items()}
@@ -156,7 +165,7 @@ def _cancel_submitted(submitted: Sequence[str]) -> None:
 
 def _queue(job: Job) -> dict[str, SlurmTask]:
     """By task, those that Slurm knows: waiting, running, and for some minutes those that ended."""
-    done = run_slurm("squeue", "-h", "-r", "-t", "all", "-j", _numbers(job.facts.values()), "-o", "%i|%T|%N|%r")
+    done = run_slurm("squeue", "-h", "-r", "-t", "all", "-j", _numbers(tasks_of(job).values()), "-o", "%i|%T|%N|%r")
     if done.returncode != 0 and _FORGOTTEN[0] not in done.stderr:
         raise LaunchError("Slurm does not say where the cells stand", why=output_of(done))
     rows = [line.split("|", 3) for line in done.stdout.splitlines()]

@@ -44,8 +44,10 @@ class SshBackend(RemoteBackend):
     def stop(self, job: Job, cells: Sequence[str]) -> None:
         stop_remote(job, cells, self.settings)
 
-    def stream_logs(self, job: Job, *, cell: str, follow: bool) -> int | None:
-        return stream_log(job, cell, follow=follow, cluster=self.settings)
+    def stream_logs(
+        self, job: Job, *, cell: str, follow: bool, write: Callable[[str], None], log: Callable[[str], None]
+    ) -> int | None:
+        return stream_log(job, cell, follow=follow, cluster=self.settings, write=write, log=log)
 
-    def fetch(self, job: Job, *, out: Path, models: bool, log: Callable[[str], None]) -> int | None:
-        return fetch_records(job, out=out, models=models, cluster=self.settings, log=log)
+    def fetch(self, job: Job, *, study: Path, models: bool, log: Callable[[str], None]) -> int | None:
+        return fetch_records(job, here=study, models=models, cluster=self.settings, log=log)

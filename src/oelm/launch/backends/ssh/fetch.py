@@ -39,11 +39,11 @@ _REST = (f"--exclude={_CELL}/{RECORD}", f"--exclude={_CELL}/{MODEL}/")
 _MODELS = ("--delay-updates", "--include=*/", f"--include={_CELL}/{MODEL}/**", "--exclude=*")
 
 
-def fetch_records(job: Job, *, out: Path, models: bool, cluster: Cluster, log: Callable[[str], None]) -> int:
-    """Bring the records of a job's study here, and what belongs to them; returns how many cells have one here then."""
+def fetch_records(job: Job, *, here: Path, models: bool, cluster: Cluster, log: Callable[[str], None]) -> int:
+    """Bring the records of a job into the folder of its study, and what belongs to them; returns how many cells have
+    one then."""
     machine = ssh_host(parse_address(job.on), cluster)
-    remote = RemoteRun.of(job)
-    there, here = remote.runs, out / remote.study
+    there = RemoteRun.of(job).runs
     with tempfile.TemporaryDirectory() as folder:
         arrived, kept = Path(folder) / "records", Path(folder) / "kept"
         arrived.mkdir()

@@ -4,12 +4,14 @@ OpenSSH and rsync do it; what they say when they fail becomes one message. A scr
 are its arguments. It goes through standard input to a bash there, so that the user's own shell never reads it.
 """
 
+import codecs
 import os
 import re
 import shlex
 import subprocess
-import sys
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -93,30 +95,42 @@ def run_remote(machine: SshHost, script: str, *arguments: str) -> RemoteResult:
     return RemoteResult(code=done.code, stdout=done.stdout.partition(f"{_MARK}\n")[2], stderr=done.stderr)
 
 
-def stream_remote(machine: SshHost, script: str, *arguments: str) -> int:
-    """Run a script there that writes to our standard output, until it ends or Ctrl-C is pressed here.
+def stream_remote(
+    machine: SshHost, script: str, *arguments: str, write: Callable[[str], None], log: Callable[[str], None]
+) -> int:
+    """Run a script there and `write` what it says as it comes, until it ends or Ctrl-C is pressed here.
 
-    The script must end when its standard input does, for nothing else tells it that nobody looks any more.
+    `log` hears in the end what came on its standard error. The script must end when its standard input does, for
+    nothing else tells it that nobody looks any more.
     """
     words = [*machine.ssh, "--", machine.address.host, *_SHELL]
-    sys.stdout.flush()  # in the order it was printed
-    with _popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with (
+        tempfile.TemporaryFile() as errors,
+        _popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors.fileno()) as process,
+    ):
         assert process.stdin is not None
-        assert process.stderr is not None
+        assert process.stdout is not None
         try:
-            process.stdin.write(with_arguments(script, arguments).encode())
-            process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it has ended, and says why
-        try:
-            stderr = process.stderr.read().decode(errors="replace")
+            with suppress(BrokenPipeError):  # it has ended, and says why
+                process.stdin.write(with_arguments(script, arguments).encode())
+                process.stdin.flush()
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            while part := os.read(process.stdout.fileno(), 2**16):
+                write(decoder.decode(part))
+            write(decoder.decode(b"", final=True))
             code = process.wait()
         except KeyboardInterrupt:
             process.terminate()
             return 130
+        except BaseException:  # with us goes whom we asked
+            process.terminate()
+            raise
+        errors.seek(0)
+        stderr = errors.read().decode(errors="replace")
     if code == _LOST:
         _raise_ssh_error(machine, RemoteResult(code=code, stdout="", stderr=stderr))
-    sys.stderr.write(stderr)
+    if stderr.strip():
+        log(stderr.rstrip("\n"))
     return code
 
 

@@ -100,6 +100,14 @@ class RemoteRun:
     venv: str
     pid: str
 
+    def __post_init__(self) -> None:
+        """They come from a file: none may lead out of its folder, or be an option of a command there."""
+        paths = (self.folder, self.runs, self.cwd, self.venv)
+        inside = all(f"{path}/".startswith(f"{self.folder}/") for path in (self.runs, self.cwd))
+        plain = all(path.startswith("/") and path.isprintable() and ".." not in path.split("/") for path in paths)
+        if not (plain and inside and self.runs.endswith(f"/{self.study}") and "/" not in self.study and self.study):
+            raise LaunchError("a job names folders that are none of a study", why=", ".join(map(repr, paths)))
+
     @classmethod
     def of(cls, job: Job) -> Self:
         try:
@@ -180,16 +188,24 @@ def fetch_status(job: Job, cluster: Cluster) -> list[CellStatus]:
         raise LaunchError("the status there cannot be read", where=job.on, why=why) from error
 
 
-def stream_log(job: Job, cell: str, *, follow: bool, cluster: Cluster) -> int:
-    """Write the log of a cell there to our standard output. Ctrl-C ends only the showing."""
+def stream_log(
+    job: Job,
+    cell: str,
+    *,
+    follow: bool,
+    cluster: Cluster,
+    write: Callable[[str], None],
+    log: Callable[[str], None],
+) -> int:
+    """Write the log of a cell there as it comes. Ctrl-C ends only the showing."""
     there = RemoteRun.of(job)
-    words = ["logs", cell, *(["-f"] if follow else []), "--runs", there.runs]
-    return stream_remote(_host_of(job, cluster), enter_venv(cluster, there.venv) + _SHOW, *_command(job, words))
+    words = _command(job, ["logs", *(["-f"] if follow else []), "--runs", there.runs, "--", cell])
+    return stream_remote(_host_of(job, cluster), enter_venv(cluster, there.venv) + _SHOW, *words, write=write, log=log)
 
 
 def stop_remote(job: Job, cells: Sequence[str], cluster: Cluster) -> None:
     """Ask cells there to write a checkpoint and stop."""
-    _oelm_output(job, cluster, "stop", *cells, "--runs", RemoteRun.of(job).runs)
+    _oelm_output(job, cluster, "stop", "--runs", RemoteRun.of(job).runs, "--", *cells)
 
 
 def _host_of(job: Job, cluster: Cluster) -> SshHost:

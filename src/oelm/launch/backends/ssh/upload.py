@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oelm import version
 from oelm.errors import LaunchError
+from oelm.installation import oelm_source_tree
 from oelm.launch.backends.ssh.host import SshHost, escape_pattern, remote_disk_full, run_remote, says_disk_full, upload
 from oelm.launch.backends.ssh.wheel import build_wheel
+from oelm.runs.git import git_output, git_status
 
 _SIGNS = (".git", "pyproject.toml", "cluster.yaml")  # of the uppermost folder of a project
 _NEVER = (".git", ".venv", "__pycache__")
@@ -121,12 +122,6 @@ def find_project(folder: Path) -> Path | None:
     return None
 
 
-def oelm_source_tree() -> Path | None:
-    """The source tree that oelm runs from; None if it was installed as a package."""
-    tree = Path(version.__file__).resolve().parents[2]
-    return tree if (tree / "pyproject.toml").is_file() else None
-
-
 def _check_same(machine: SshHost, tree: Path, at: str, running: Sequence[str]) -> None:
     """The cells of a study are made with one source: it is not changed below one that is running."""
     options = ["-rlc", "--delete", "--dry-run", "--itemize-changes", "--exclude=__pycache__"]
@@ -163,15 +158,14 @@ def _mirror(machine: SshHost, source: Path, to: str, *, without: Sequence[str]) 
 def _ignored(folder: Path) -> list[str] | None:
     """What git ignores below a folder, as `/path`. None where git cannot tell, and rsync reads .gitignore by itself:
     it knows no exceptions (`!keep.txt`), and no files above the folder."""
-    words = ["git", "-C", str(folder), "--no-optional-locks"]
-    status = ["status", "--porcelain", "-z", "--untracked-files=all", "--ignored=matching", "--", "."]
+    status = ("-z", "--untracked-files=all", "--ignored=matching", "--", ".")
     try:
-        above = subprocess.run([*words, "rev-parse", "--show-prefix"], capture_output=True, check=True, timeout=60)
-        found = subprocess.run([*words, *status], capture_output=True, check=True, timeout=600)
-    except (OSError, subprocess.SubprocessError):
+        above = git_output(folder, "rev-parse", "--show-prefix", timeout=60)
+        found = git_status(folder, *status, timeout=600)
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    prefix = above.stdout.decode(errors="surrogateescape").removesuffix("\n")
-    rows = found.stdout.decode(errors="surrogateescape").split("\0")
+    prefix = above.decode(errors="surrogateescape").removesuffix("\n")
+    rows = found.decode(errors="surrogateescape").split("\0")
     paths = [row[3:] for row in rows if row.startswith("!! ")]
     if any(prefix.startswith(path) for path in paths):  # all of it is ignored by a working copy that is not its own
         return None
