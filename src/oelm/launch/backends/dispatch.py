@@ -10,7 +10,7 @@ from oelm.errors import CellError, OelmError, did_you_mean
 from oelm.launch.backends.registry import backend_class, backend_of
 from oelm.runs.files import writing
 from oelm.runs.jobs import Job, read_jobs
-from oelm.runs.layout import FINISHED, STUDY, find_cell_folders, find_study_folders, study_folder
+from oelm.runs.layout import FINISHED, STUDY, find_cells_by_study, find_study_folders
 from oelm.runs.lease import STOP, holder_of
 from oelm.runs.status import CellStatus, read_status
 from oelm.study.cells import compared_cells, tuning_cells
@@ -37,15 +37,15 @@ class CellRef:
 def find_cells(runs: Path) -> list[CellRef]:
     """All cells of all studies at or below a folder, in the order they run, and others that are there."""
     found: dict[CellRef, None] = {}
-    for folder in find_study_folders(runs):
-        cells = [str(cell.relative_to(folder)) for cell in find_cell_folders(folder)]
-        if (folder / STUDY).is_file():  # it may have been fetched without
+    top = runs.absolute()
+    for folder, started in find_cells_by_study(runs).items():
+        home = folder.absolute()
+        cells = [str(cell.absolute().relative_to(home)) for cell in started]
+        # It may lie above, of which only these cells are meant; or have been fetched without its study.
+        if home.is_relative_to(top) and (folder / STUDY).is_file():
             study = load_study(folder / STUDY, skip_plugins=True)
             cells = [*map(str, tuning_cells(study)), *map(str, compared_cells(study)), *cells]
         found |= dict.fromkeys(CellRef(study=folder, cell=cell) for cell in cells)
-    for folder in find_cell_folders(runs):  # also of a study that lies above
-        home = study_folder(folder, runs)
-        found.setdefault(CellRef(study=home, cell=str(folder.absolute().relative_to(home.absolute()))))
     return list(found)
 
 
@@ -73,8 +73,9 @@ def select_cells(runs: Path, names: Iterable[str]) -> list[CellRef]:
 
 def list_status(runs: Path, *, log: Callable[[str], None] = lambda text: None) -> list[CellStatus]:
     """A row a cell. `log` hears of backends that do not answer."""
-    rows = {one.folder: read_status(one.folder, study=one.study.name, cell=one.cell) for one in find_cells(runs)}
-    for folder in find_study_folders(runs):
+    cells = find_cells(runs)
+    rows = {one.folder: read_status(one.folder, study=one.study.name, cell=one.cell) for one in cells}
+    for folder in dict.fromkeys(one.study for one in cells):
         for job in read_jobs(folder):
             unfinished = [
                 name for name in job.cells if folder / name in rows and rows[folder / name].state not in FINISHED
