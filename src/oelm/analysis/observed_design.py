@@ -47,7 +47,12 @@ def observed_design(results: Results) -> Design:
 
 def _settings(records: dict[int, Record]) -> dict[str, object]:
     """Of all cells of an arm. Where they differ among themselves, all values are named, with their seeds."""
-    rows = {seed: settings_of(record.spec.recipe) | _surroundings(record) for seed, record in records.items()}
+    rows: dict[int, dict[str, object]] = {}
+    recipe, settings = None, {}
+    for seed, record in records.items():
+        if record.spec.recipe != recipe:  # mostly all are alike
+            recipe, settings = record.spec.recipe, settings_of(record.spec.recipe)
+        rows[seed] = settings | _surroundings(record)
     merged = {}
     for path in dict.fromkeys(path for row in rows.values() for path in row):
         seeds: dict[str, list[int]] = {}

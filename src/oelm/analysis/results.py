@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from oelm.analysis.checks.registry import Issues
+    from oelm.analysis.design import Design
     from oelm.analysis.hypotheses import JudgedHypothesis
     from oelm.analysis.verdicts import Comparison
 
@@ -93,8 +94,14 @@ class Results:
 
     def of(self, arm: str) -> dict[int, Record]:
         """An arm's records by seed."""
-        found = {cell.seed: record for cell, record in self.records.items() if cell.arm == arm}
-        return dict(sorted(found.items()))
+        return dict(self._by_arm.get(arm, {}))
+
+    @cached_property
+    def _by_arm(self) -> dict[str, dict[int, Record]]:
+        found: dict[str, dict[int, Record]] = {}
+        for cell, record in sorted(self.records.items(), key=lambda item: item[0].seed):
+            found.setdefault(cell.arm, {})[cell.seed] = record
+        return found
 
     def values(self, arm: str, metric: str, *, model: Which = "final") -> dict[int, float]:
         """A measurement of an arm by seed; cells without it, or with no number there, are not among them."""
@@ -189,9 +196,14 @@ class Results:
     @cached_property
     def compared(self) -> list[tuple[str, str]]:
         """The comparisons that the study itself makes, (arm, against)."""
+        return self.design.compared
+
+    @cached_property
+    def design(self) -> Design:
+        """The design as it was really run."""
         from oelm.analysis.observed_design import observed_design
 
-        return observed_design(self).compared
+        return observed_design(self)
 
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:

@@ -1,7 +1,7 @@
 """Layout: what lies where in a run folder, and how studies and cells are found below it."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -32,29 +32,59 @@ def check_folder(runs: str | Path) -> Path:
     return runs
 
 
+def walk_cell_folders(runs: Path, *, on_error: Callable[[OSError], None] | None = None) -> Iterator[Path]:
+    """All cells at or below a folder, as they are found. `on_error` hears of what may not be looked into."""
+    return (Path(at) for at, files in _walk(runs, on_error) if CELL in files or RECORD in files)
+
+
 def find_cell_folders(runs: Path, *, on_error: Callable[[OSError], None] | None = None) -> list[Path]:
-    """All cells at or below a folder, in the order of their names. `on_error` hears of what may not be looked into."""
-    walked = os.walk(runs, onerror=on_error)
-    return sorted(Path(at) for at, _, files in walked if CELL in files or RECORD in files)
+    """All cells at or below a folder, in the order of their names."""
+    return sorted(walk_cell_folders(runs, on_error=on_error))
+
+
+def find_cells_by_study(
+    runs: str | Path, *, on_error: Callable[[OSError], None] | None = None
+) -> dict[Path, list[Path]]:
+    """The folders of all studies at or below a folder, and of those above that cells there belong to, each with the
+    cells there."""
+    runs, studies, cells = check_folder(runs), list[Path](), list[Path]()
+    for at, files in _walk(runs, on_error):
+        if STUDY in files:
+            studies.append(Path(at))
+        if CELL in files or RECORD in files:
+            cells.append(Path(at))
+    found: dict[Path, list[Path]] = {study: [] for study in studies}
+    of_parent: dict[Path, Path] = {}  # all seeds of an arm belong to one study
+    for cell in sorted(cells):
+        if cell.parent not in of_parent:
+            of_parent[cell.parent] = study_folder(cell, runs)
+        found.setdefault(of_parent[cell.parent], []).append(cell)
+    return dict(sorted(found.items()))
 
 
 def find_study_folders(runs: str | Path) -> list[Path]:
     """The folders of all studies at or below a folder."""
-    runs = check_folder(runs)
-    found = {Path(at) for at, _, files in os.walk(runs) if STUDY in files}
-    found |= {study_folder(cell, runs) for cell in find_cell_folders(runs)}
-    return sorted(folder for folder in found if folder.absolute().is_relative_to(runs.absolute()))
+    top = Path(runs).absolute()
+    return [study for study in find_cells_by_study(runs) if study.absolute().is_relative_to(top)]
 
 
 def find_started_studies(runs: str | Path) -> list[Path]:
     """The folders of the studies of all cells at or below a folder, which may lie above it. None at all is an error."""
-    runs, errors = check_folder(runs), list[OSError]()
-    found = {study_folder(cell, runs) for cell in find_cell_folders(runs, on_error=errors.append)}
+    errors = list[OSError]()
+    found = [study for study, cells in find_cells_by_study(runs, on_error=errors.append).items() if cells]
     if not found and errors:
         raise CellError(f"{errors[0].filename or runs} cannot be read", why=errors[0].strerror)
     if not found:
         raise CellError(f"there are no cells below {runs}", hint="oelm run STUDY makes some")
-    return sorted(found)
+    return found
+
+
+def _walk(runs: Path, on_error: Callable[[OSError], None] | None = None) -> Iterator[tuple[str, list[str]]]:
+    """Every folder with its files; not the weights of a cell, which are many folders and no cells."""
+    for at, folders, files in os.walk(runs, onerror=on_error):
+        if CELL in files or RECORD in files:
+            folders[:] = [name for name in folders if name not in (CHECKPOINTS, MODEL)]
+        yield at, files
 
 
 def study_folder(cell: Path, runs: Path) -> Path:

@@ -69,7 +69,7 @@ def _read_status(folder: Path, study: str, cell: str) -> CellStatus:
     holder = holder_of(folder)  # first: who lets go of a cell has written its record
     started, record = read_cell(folder), read_record(folder)
     state = _state(folder, record, holder)
-    recent = read_last_steps(folder, _RECENT)
+    recent = read_last_steps(folder, _RECENT if state == "running" else 1)
     step = recent[-1].step if recent else 0
     steps = started.start.steps if started is not None else None
     eta = None

@@ -12,7 +12,7 @@ from oelm.data.tasks import task_named
 from oelm.data.tokenize import TokenizedTask
 from oelm.errors import OelmError, Stopped, StudyError
 from oelm.runs.cell_start import read_cell
-from oelm.runs.layout import find_cell_folders
+from oelm.runs.layout import walk_cell_folders
 from oelm.runs.record import Record
 from oelm.study.cells import CellSpec, describe_changes
 from oelm.study.recipe import Recipe
@@ -37,8 +37,12 @@ def check_spec_unchanged(spec: CellSpec, root: Path) -> None:
 
 
 def check_data(spec: CellSpec, root: Path, prepared: TokenizedTask) -> None:
-    """Data and tokenizer must be those that the cell was started with, and those of the study's other cells."""
-    for cell in find_cell_folders(root):
+    """Data and tokenizer must be those that the cell was started with, and those of the study's other cells.
+
+    One other cell that reads alike stands for all: it was held to those before it.
+    """
+    own = root / spec.cell.folder
+    for cell in (own, *_first_alike(spec, root, apart_from=own)):
         started = read_cell(cell)
         if started is None or not _reads_alike(started.spec.recipe, spec.recipe):
             continue
@@ -66,6 +70,15 @@ def check_files_unchanged(spec: CellSpec, root: Path, record: Record) -> None:
             where=str(path),
             hint="another --out, or the files as they were",
         )
+
+
+def _first_alike(spec: CellSpec, root: Path, *, apart_from: Path) -> list[Path]:
+    """A started cell that reads the same tokens, if there is one."""
+    for cell in walk_cell_folders(root):
+        started = read_cell(cell) if cell != apart_from else None
+        if started is not None and _reads_alike(started.spec.recipe, spec.recipe):
+            return [cell]
+    return []
 
 
 def _reads_alike(one: Recipe, other: Recipe) -> bool:

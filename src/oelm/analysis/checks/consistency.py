@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Literal
 
 from oelm.analysis.checks.registry import Issue, issue
@@ -398,16 +400,10 @@ def check_record(record: Record, *, where: str = "", arm: str = "") -> list[Issu
         rows += [(sizes.get(f"test-{split}", 0), row) for split, row in measured.splits.items()]
     issues = []
     for examples, row in rows:
-        shares = {name: _nine(row.get(name)) for name in ("accuracy", "macro_f1", "f1")}
-        accuracy, macro, binary = shares.values()
-        if accuracy is None:
-            continue
-        if examples > 0:
-            issues += grim(accuracy, examples=examples, **at)
-        if binary is not None:
-            issues += f1_impossible(accuracy=accuracy, f1=binary, classes=2, average="binary", **at)
-        if binary is not None and macro is not None:
-            issues += f1_impossible(accuracy=accuracy, f1=macro, classes=2, average="macro", **at)
+        accuracy, macro, binary = (_nine(row.get(name)) for name in ("accuracy", "macro_f1", "f1"))
+        if accuracy is not None:
+            found = _measured_issues(examples, accuracy, macro, binary)
+            issues += [replace(one, **at) for one in found]
     counts = record.counts
     treatment = record.spec.treatment
     is_frozen = treatment.freeze == "qk" and treatment.unfreeze is None
@@ -415,6 +411,17 @@ def check_record(record: Record, *, where: str = "", arm: str = "") -> list[Issu
         whole = counts.total + counts.qk
         issues += count_misses_buffers(total=whole, qk=counts.qk, reported_total=counts.total, **at)
     return list(dict.fromkeys(issues))
+
+
+@lru_cache(maxsize=10_000)
+def _measured_issues(examples: int, accuracy: str, macro: str | None, binary: str | None) -> tuple[Issue, ...]:
+    """Of one measurement, wherever it was made."""
+    issues = grim(accuracy, examples=examples) if examples > 0 else []
+    if binary is not None:
+        issues += f1_impossible(accuracy=accuracy, f1=binary, classes=2, average="binary")
+    if binary is not None and macro is not None:
+        issues += f1_impossible(accuracy=accuracy, f1=macro, classes=2, average="macro")
+    return tuple(issues)
 
 
 def _nine(value: float | None) -> str | None:

@@ -47,9 +47,8 @@ def check_study(study: Study) -> list[Issue]:
 def check_results(results: Results, *, pair: tuple[str, str] | None = None) -> list[Issue]:
     """What can be said of a study's records; of a comparison that the study does not name too, if `pair` is one."""
     from oelm.analysis.checks.runs import check_runs
-    from oelm.analysis.observed_design import observed_design
 
-    design = observed_design(results)
+    design = results.design
     if pair is not None:
         design = replace(design, pairs=(*design.pairs, pair))
     return by_severity([*check_design(design), *check_runs(results, design.compared)])

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property, lru_cache
 
 from oelm.errors import OelmError
 
@@ -24,11 +25,11 @@ class ReportedNumber:
     half: Fraction
     """Half a unit of the last digit."""
 
-    @property
+    @cached_property
     def low(self) -> Fraction:
         return self.value - self.half
 
-    @property
+    @cached_property
     def high(self) -> Fraction:
         return self.value + self.half
 
@@ -40,6 +41,7 @@ class ReportedNumber:
         return f"{float(value) * (100 if share else 1):.{decimals}f}{' %' if share else ''}"
 
 
+@lru_cache(maxsize=10_000)  # thousands of records on one split have a few hundred accuracies between them
 def parse_number(text: str) -> ReportedNumber:
     """Read "0.9142", "91.42 %" or "3,145,728"."""
     plain = text.strip().replace("\u2212", "-").replace("\uff05", "%")

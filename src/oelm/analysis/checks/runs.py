@@ -329,13 +329,10 @@ def _times(results: Results) -> Iterator[Issue]:
 def _order(results: Results, compared: list[tuple[str, str]]) -> Iterator[Issue]:
     """One arm always before the other: a machine that slows down, or is shared by day, favors one of them."""
     for arm, against in compared:
-        began = [
-            (_began(one), _began(results.of(against)[seed]))
-            for seed, one in results.of(arm).items()
-            if seed in results.of(against)
-        ]
-        known = [(one, other) for one, other in began if one and other and one != other]
-        if len(known) > 1 and len({one < other for one, other in known}) == 1:
+        one, other = results.of(arm), results.of(against)
+        began = [(_began(one[seed]), _began(other[seed])) for seed in one if seed in other]
+        known = [(first, second) for first, second in began if first and second and first != second]
+        if len(known) > 1 and len({first < second for first, second in known}) == 1:
             where = arm if against == results.study.compare.baseline else f"{arm} / {against}"
             yield issue("FIXED-ORDER", where=where, arms=(arm, against), against=against, n=len(known))
 

@@ -12,7 +12,7 @@ from oelm.launch.backends.registry import backend_class, backend_of, is_remote
 from oelm.launch.launched import NotLaunchedHere, launched_file, trust_jobs
 from oelm.runs.files import writing
 from oelm.runs.jobs import Job, read_jobs
-from oelm.runs.layout import FINISHED, STUDY, find_cell_folders, find_study_folders, study_folder
+from oelm.runs.layout import FINISHED, STUDY, find_cells_by_study, find_study_folders
 from oelm.runs.lease import STOP, holder_of
 from oelm.runs.status import CellStatus, read_status
 from oelm.study.cells import compared_cells, tuning_cells
@@ -39,15 +39,15 @@ class CellRef:
 def find_cells(runs: Path) -> list[CellRef]:
     """All cells of all studies at or below a folder, in the order they run, and others that are there."""
     found: dict[CellRef, None] = {}
-    for folder in find_study_folders(runs):
-        cells = [str(cell.relative_to(folder)) for cell in find_cell_folders(folder)]
-        if (folder / STUDY).is_file():  # it may have been fetched without
+    top = runs.absolute()
+    for folder, started in find_cells_by_study(runs).items():
+        home = folder.absolute()
+        cells = [str(cell.absolute().relative_to(home)) for cell in started]
+        # It may lie above, of which only these cells are meant; or have been fetched without its study.
+        if home.is_relative_to(top) and (folder / STUDY).is_file():
             study = load_study(folder / STUDY, skip_plugins=True)
             cells = [*map(str, tuning_cells(study)), *map(str, compared_cells(study)), *cells]
         found |= dict.fromkeys(CellRef(study=folder, cell=cell) for cell in cells)
-    for folder in find_cell_folders(runs):  # also of a study that lies above
-        home = study_folder(folder, runs)
-        found.setdefault(CellRef(study=home, cell=str(folder.absolute().relative_to(home.absolute()))))
     return list(found)
 
 
@@ -82,8 +82,9 @@ def trust_folder(runs: Path) -> list[str]:
 
 def list_status(runs: Path, *, log: Callable[[str], None] = lambda text: None) -> list[CellStatus]:
     """A row a cell. `log` hears of backends that do not answer, or are not asked."""
-    rows = {one.folder: read_status(one.folder, study=one.study.name, cell=one.cell) for one in find_cells(runs)}
-    for folder in find_study_folders(runs):
+    cells = find_cells(runs)
+    rows = {one.folder: read_status(one.folder, study=one.study.name, cell=one.cell) for one in cells}
+    for folder in dict.fromkeys(one.study for one in cells):
         for job in read_jobs(folder):
             unfinished = [
                 name for name in job.cells if folder / name in rows and rows[folder / name].state not in FINISHED
@@ -117,15 +118,16 @@ def request_stop(cells: Sequence[CellRef]) -> list[CellRef]:
     """Ask cells to stop; those whose checkpoint can be waited for. A backend that does not answer stops none of it."""
     here, problems = [], []
     for study in dict.fromkeys(one.study for one in cells):
-        mine = [one for one in cells if one.study == study]
-        last = {one: last_job(study, one.cell) for one in mine}
+        mine, jobs = [one for one in cells if one.study == study], read_jobs(study)
+        latest = {cell: job for job in jobs for cell in job.cells}
+        last = {one: latest.get(one.cell) for one in mine}
         stay = [one for one in mine if (job := last[one]) is None or backend_class(job.on).shares_folder]
         for one in stay:
             with writing(one.folder):
                 one.folder.mkdir(parents=True, exist_ok=True)
                 (one.folder / STOP).touch()
         here += stay
-        for job in read_jobs(study):
+        for job in jobs:
             try:
                 if backend_class(job.on).shares_folder:  # it may be queued by an older job as well
                     meant = [one.cell for one in stay if one.cell in job.cells]
