@@ -7,7 +7,7 @@ READY  := .venv/ready
 export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: quickstart test check lint bench compat clean help
+.PHONY: quickstart test check lint bench compat torture clean help
 
 quickstart: $(READY) ## compare five treatments of a small pretrained model, two seeds each, and make the report
 	$(BIN)/oelm run quickstart
@@ -34,6 +34,9 @@ bench: $(READY) ## figures for this machine, as ratios measured side by side, in
 
 compat: $(READY) ## the method with older transformers, each in an environment of its own: a table of families and versions
 	PYTHONPATH=src:tests $(BIN)/python tests/compat.py
+
+torture: $(READY) ## attack it for MINUTES (60) with SEED (0): kills, races, full disks, damaged and hostile files
+	$(BIN)/python tests/torture --minutes $(or $(MINUTES),60) --seed $(or $(SEED),0)
 
 # torch goes first, so that nothing else asks for another build of it.
 $(READY): pyproject.toml constraints.txt

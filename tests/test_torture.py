@@ -1,0 +1,37 @@
+"""A slice of `make torture`: every attack a few times, always by the same seeds."""
+
+import pytest
+
+from torture.__main__ import ATTACKS
+from torture.attack import remove_prepared, run_trial
+
+pytestmark = pytest.mark.slow
+# Trainings take seconds a trial, the others a fraction of one.
+TRIALS = {
+    "kills": 6,
+    "races": 2,
+    "full-disks": 4,
+    "no-links": 2,
+    "token-cache": 6,
+    "checkpoints": 4,
+    "run-folders": 20,
+    "forged-records": 15,
+    "studies": 60,
+    "model-folders": 20,
+    "data-files": 40,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tidy_up():
+    yield
+    remove_prepared()
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_it_survives(name):
+    attack = ATTACKS[name]
+    if why := attack.is_possible():
+        pytest.skip(why)
+    failed = [trial for number in range(TRIALS[name]) if (trial := run_trial(attack, f"0-{number}")).problem]
+    assert not failed, "\n\n".join(f"{trial.repeat}\n{trial.problem}" for trial in failed)
