@@ -11,11 +11,12 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
-import atheris
+import atheris  # noqa: E402
 
 with atheris.instrument_imports(include=["oelm"]):
     import made_bench
@@ -107,8 +108,8 @@ def write_good_files(target: str, corpus: Path) -> None:
     made_bench.write_bench(runs, made_runs.study_of(seeds=[0]), {"freeze-only": 0.95})
     cell = runs / "baseline" / "seed-0"
     append_job(runs, Job(on="ssh://me@host/lab", cells=("baseline/seed-0",), given={"workers": 2}))
-    state = CheckpointState(train=TrainState(step=4, batches="ab"), frozen={"a": "b"}, scaler=None, groups=(), tensors={})
-    STATE_FILE.write(good, state)
+    train = TrainState(step=4, batches="ab")
+    STATE_FILE.write(good, CheckpointState(train=train, frozen={"a": "b"}, scaler=None, groups=(), tensors={}))
     with acquire(good / "held") as lease:
         holder = (lease.staging / HOLDER_FILE.name).read_bytes()
     found: dict[str, list[bytes]] = {
@@ -133,12 +134,14 @@ def write_good_files(target: str, corpus: Path) -> None:
         import pyarrow as pa
         from pyarrow import parquet
 
-        parquet.write_table(pa.table({"text": [t for t, _ in rows], "label": [n for _, n in rows]}), good / "rows.parquet")
+        table = pa.table({"text": [text for text, _ in rows], "label": [label for _, label in rows]})
+        parquet.write_table(table, good / "rows.parquet")
         found["parquet"] = [(good / "rows.parquet").read_bytes()]
     if target == "oelm-json":
         from transformers import BertConfig, BertModel
 
-        config = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+        sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config = BertConfig(**sizes, intermediate_size=8)
         oelm.apply(BertModel(config), init="orthogonalize", freeze="qk").save_pretrained(good / "model")
         found["oelm-json"] = [(good / "model" / "oelm.json").read_bytes()]
     for number, content in enumerate(found[target]):
@@ -157,13 +160,11 @@ def main() -> None:
     read = TARGETS[options.target]
 
     def attempt(data: bytes) -> None:
-        try:
+        with suppress(OelmError):
             read(data)
-        except OelmError:
-            pass
 
-    words = [str(corpus), f"-max_total_time={int(60 * options.minutes)}", f"-artifact_prefix={corpus}/", "-timeout=20"]
-    words += ["-rss_limit_mb=4096", "-max_len=20000", "-print_final_stats=1"]
+    words = [str(corpus), f"-max_total_time={int(60 * options.minutes)}", f"-artifact_prefix={corpus}/"]
+    words += ["-timeout=20", "-rss_limit_mb=4096", "-max_len=20000", "-print_final_stats=1"]
     atheris.Setup([sys.argv[0], *words], attempt)
     atheris.Fuzz()
 

@@ -43,7 +43,8 @@ def mutate_bytes(choose: random.Random, data: bytes) -> tuple[bytes, str]:
     if way == "truncate":
         return data[:at], f"cut after {at} of {len(data)} bytes"
     if way == "flip" and data:
-        return data[:at] + bytes([data[at] ^ (1 << choose.randrange(8))]) + data[at + 1 :], f"a bit of byte {at} flipped"
+        flipped = bytes([data[at] ^ (1 << choose.randrange(8))])
+        return data[:at] + flipped + data[at + 1 :], f"a bit of byte {at} flipped"
     if way == "zero":
         number = choose.randint(1, 1 + len(data))
         return data[:at] + bytes(number) + data[at + number :], f"{number} zeros from byte {at} on"

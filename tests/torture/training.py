@@ -11,11 +11,12 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import tiny_study
-from oelm.errors import DiskError, LaunchError, OelmError
+from oelm.errors import DiskError, OelmError
 from oelm.runs.status import read_state
 from oelm.study.load import load_study
 from oelm.train.progress import Progress
@@ -50,15 +51,15 @@ def make_study(folder: Path, kind: str) -> Path:
     return tiny_study.write_study(folder, content)
 
 
-def train(study: Path, out: Path, *, before: Callable[[], None] = lambda: None, progress: Progress | None = None) -> int:
-    """Train the cell in a forked process, after `before` has set a trap there; how it ended, as `os.waitpid` says."""
-    pid = start_training(study, out, before=before, progress=progress)
-    return os.waitpid(pid, 0)[1]
+def train(study: Path, out: Path, **options: Any) -> int:
+    """Train the cell in a forked process; how it ended, as `os.waitpid` says."""
+    return os.waitpid(start_training(study, out, **options), 0)[1]
 
 
 def start_training(
     study: Path, out: Path, *, before: Callable[[], None] = lambda: None, progress: Progress | None = None
 ) -> int:
+    """The number of a forked process that trains the cell, after `before` has set a trap there."""
     pid = os.fork()
     if pid:
         return pid
@@ -71,7 +72,7 @@ def start_training(
     except DiskError as error:
         print(error, file=sys.stderr)
         code = 28
-    except (LaunchError, OelmError) as error:
+    except OelmError as error:
         print(error, file=sys.stderr)
         code = 2
     except BaseException:
