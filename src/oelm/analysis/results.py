@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oelm.analysis.recently_read import RecentlyRead
 from oelm.analysis.stats.timed_pairs import bench_mismatch
 from oelm.errors import CellError, OelmError, StudyError, did_you_mean
 from oelm.message import Message, verbatim
@@ -85,6 +86,8 @@ class Results:
     """Step times that were measured in turns, if they were."""
     simple_baselines: tuple[SimpleBaseline, ...] = ()
     """What models without attention reach on the same rows."""
+    steps_read: RecentlyRead[Cell, Steps] = field(default_factory=RecentlyRead, compare=False)
+    """Logs of steps that were read last."""
 
     @property
     def arms(self) -> list[str]:
@@ -129,24 +132,16 @@ class Results:
 
     def predictions(self, cell: Cell, *, model: Which = "final") -> Predictions | None:
         """What a cell kept of every example on the first test split; None if it kept nothing, or that is damaged."""
-        if (cell, model) not in self._predictions:
-            digest = self._digest(cell, PREDICTIONS)
-            self._predictions[cell, model] = read_predictions(self.folder / cell.folder, digest, model=model)
-        return self._predictions[cell, model]
+        read = partial(read_predictions, self.folder / cell.folder, self._digest(cell, PREDICTIONS), model=model)
+        return self._predictions.get((cell, model), read)
 
     @cached_property
-    def _predictions(self) -> dict[tuple[Cell, Which], Predictions | None]:
-        return {}
+    def _predictions(self) -> RecentlyRead[tuple[Cell, Which], Predictions | None]:
+        return RecentlyRead()
 
     def steps(self, cell: Cell) -> Steps:
         """The log of a cell's training; an empty one if it is damaged."""
-        if cell not in self._steps:
-            self._steps[cell] = read_steps(self.folder / cell.folder, self._digest(cell, STEPS))
-        return self._steps[cell]
-
-    @cached_property
-    def _steps(self) -> dict[Cell, Steps]:
-        return {}
+        return self.steps_read.get(cell, partial(read_steps, self.folder / cell.folder, self._digest(cell, STEPS)))
 
     def _digest(self, cell: Cell, name: str) -> FileDigest | None:
         """Of a file of a cell, unless that is damaged."""
@@ -335,8 +330,9 @@ def read_results(folder: Path) -> Results:
     for cell in [cell for cell, record in found.items() if record.spec.study != study.name]:
         name = found.pop(cell).spec.study
         excluded.append(Excluded(where=str(cell), why=Message("excluded-study", name=name)))
+    steps_read: RecentlyRead[Cell, Steps] = RecentlyRead()
     for cell, record in found.items():
-        excluded += _damaged_files(folder, cell, record)
+        excluded += _damaged_files(folder, cell, record, steps_read)
     bench = _bench_in(folder, study, excluded)
     simple: tuple[SimpleBaseline, ...] = ()
     try:
@@ -351,10 +347,13 @@ def read_results(folder: Path) -> Results:
         excluded=AllExcluded(excluded),
         bench=bench,
         simple_baselines=simple,
+        steps_read=steps_read,
     )
 
 
-def _damaged_files(folder: Path, cell: Cell, record: Record) -> Iterator[Excluded]:
+def _damaged_files(
+    folder: Path, cell: Cell, record: Record, steps_read: RecentlyRead[Cell, Steps]
+) -> Iterator[Excluded]:
     """Files of a cell that are not what its record says."""
     for name in (STEPS, PREDICTIONS):
         place, digest = folder / cell.folder, record.files.get(name)
@@ -362,7 +361,8 @@ def _damaged_files(folder: Path, cell: Cell, record: Record) -> Iterator[Exclude
             if digest is None and record.status == "done":
                 raise CellError(f"{name} is missing", why="its record does not name one")
             if name == STEPS:
-                read_steps(place, digest)  # all of it: whether it is whole does not follow from its digest
+                # All of it: whether it is whole does not follow from its digest.
+                steps_read.get(cell, partial(read_steps, place, digest))
             elif digest is not None:
                 read_unchanged(place / name, digest)
         except OelmError as error:

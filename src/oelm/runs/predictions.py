@@ -75,14 +75,16 @@ def read_predictions(folder: Path, digest: FileDigest | None, *, model: Which = 
     path = folder / PREDICTIONS
     content = read_unchanged(path, digest)
     try:
-        found = (parquet.read_schema(pa.BufferReader(content)).metadata or {}).get(_FORMAT_KEY, b"none").decode()
+        file = parquet.ParquetFile(pa.BufferReader(content), pre_buffer=False)
+        found = (file.schema_arrow.metadata or {}).get(_FORMAT_KEY, b"none").decode()
         if found != str(_FORMAT):
             raise CellError(f"{path} has format {found}; this oelm reads format {_FORMAT}")
-        table = parquet.read_table(pa.BufferReader(content), filters=[("model", "=", model)])
-        splits = table["split"].to_pylist()
-        first = table.slice(0, sum(split == splits[0] for split in splits)) if splits else table
-        names = [name for name in first.column_names if name not in ("model", "split")]
-        return Predictions(**{name: _column(name, first[name]) for name in names})
+        table = file.read(use_threads=False)
+        models, splits = (table[name].to_numpy() for name in ("model", "split"))
+        own = np.flatnonzero(models == model)
+        first = own[splits[own] == splits[own[0]]] if len(own) else own
+        names = [name for name in table.column_names if name not in ("model", "split")]
+        return Predictions(**{name: _column(name, table[name])[first] for name in names})
     except (ArrowException, OSError, ValueError, LookupError, TypeError) as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise CellError(f"{path} is damaged", why=why) from error

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from oelm.study.overrides import apply_overrides
@@ -22,7 +23,7 @@ class Cell:
     seed: int
     point: Point | None = None
 
-    @property
+    @cached_property
     def folder(self) -> Path:
         """Inside the folder of the study."""
         if self.point is None:
