@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -68,7 +69,7 @@ class Steps:
     def __len__(self) -> int:
         return len(self.step)
 
-    @property
+    @cached_property
     def step_seconds(self) -> float | None:
         """The usual time of a step: the median, without the first tenth, in which a machine warms up."""
         rest = self.seconds[len(self) // 10 :]
