@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oelm.data.cache import file_hash
+from oelm.data.cache import MessageCallback, file_hash
 from oelm.data.tasks import Hub, Task
 from oelm.errors import DataError
 
@@ -45,10 +45,11 @@ class Source:
     local: bool
     """Whether the files are the user's own."""
 
-    def fingerprint(self) -> dict[str, tuple[str, ...]]:
+    def fingerprint(self, *, log: MessageCallback = lambda text: None) -> dict[str, tuple[str, ...]]:
         """SHA-256 of every file, by split, and its extension, which determines how the file is read."""
         return {
-            split: tuple(file_hash(path) + path.suffix.lower() for path in paths) for split, paths in self.files.items()
+            split: tuple(file_hash(path, log=log) + path.suffix.lower() for path in paths)
+            for split, paths in self.files.items()
         }
 
 
