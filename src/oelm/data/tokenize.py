@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from oelm.data.cache import MessageCallback, cache_key, cached_dir
 from oelm.data.chunking import TextChunker
-from oelm.data.sources import END_OF_TEXT, Source
+from oelm.data.documents import END_OF_TEXT
+from oelm.data.sources import Source
 from oelm.data.splits import SplitReader
 from oelm.data.tasks import Task
 from oelm.errors import DataError
