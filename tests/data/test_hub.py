@@ -15,7 +15,9 @@ from oelm.data.tasks import task_named
 SST2, RTE, STORIES = task_named("sst2"), task_named("rte"), task_named("tinystories")
 CODE = """
 import json, sys
-from oelm.data.sources import find_source, read_documents, read_rows
+from oelm.data.documents import read_documents
+from oelm.data.sources import find_source
+from oelm.data.tables import read_rows
 from oelm.data.tasks import task_named
 from oelm.errors import DataError
 try:

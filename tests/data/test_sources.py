@@ -5,9 +5,14 @@ import os
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 
-from oelm.data.sources import find_source, read_documents, read_rows
+from oelm.data import tables
+from oelm.data.documents import read_documents
+from oelm.data.sources import find_source
+from oelm.data.tables import read_rows
 from oelm.data.tasks import task_named
 from oelm.errors import DataError
 
@@ -265,3 +270,160 @@ def test_a_split_in_two_forms_is_refused(tmp_path):
         (tmp_path / f"train.{ending}").write_text("text,label\na,0\nb,1\n")
     with pytest.raises(DataError, match="more than one type"):
         find_source(task_named("sst2"), str(tmp_path))
+
+
+# -- long rows, deep JSON, and what is no file -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_rows_beyond_a_block_are_read(sst2, ending, place):
+    texts = ["a", "b", "c"]
+    texts[place] = "word " * 300_000
+    assert sst2({"text": texts, "label": [0, 1, 1]}, ending=ending) == {"text": texts, "label": [0, 1, 1]}
+
+
+def test_a_long_row_of_many_lines_is_read(sst2):
+    texts = ["a", "line\n" * 300_000, "c"]
+    assert sst2({"text": texts, "label": [0, 1, 1]}, ending=".csv")["text"] == texts
+
+
+def test_a_row_beyond_all_blocks_is_refused_by_its_length(sst2, monkeypatch):
+    monkeypatch.setattr(tables, "_BLOCK_SIZES", (2**10, 2**20))
+    columns = {"text": ["a", "word " * 500_000, "b"], "label": [0, 1, 1]}
+    with pytest.raises(DataError, match=r"(?s)train.jsonl has a row of more than 1 MB.*split it$"):
+        sst2(columns, ending=".jsonl")
+
+
+def test_a_quotation_mark_that_is_not_closed_for_too_long(sst2, monkeypatch):
+    monkeypatch.setattr(tables, "_BLOCK_SIZES", (2**10, 2**20))
+    content = b'text,label\na,0\n"not closed,1\n' + b"some row,1\n" * 300_000
+    with pytest.raises(DataError, match=r"(?s)train.csv has a row of more than 1 MB.*close a quotation mark"):
+        sst2(ending=".csv", content=content)
+
+
+def test_a_quotation_mark_that_is_not_closed(sst2):
+    content = b'text,label\na,0\n"not closed,1\n' + b"some row,1\n" * 200_000
+    with pytest.raises(DataError, match=r"(?s)cannot read .*train.csv as csv.*Expected 2 columns"):
+        sst2(ending=".csv", content=content)
+
+
+LEVELS = 60_000  # kill pyarrow
+DEEP = {
+    "lists": '{"text": "a", "x": ' + "[" * LEVELS + "]" * LEVELS + "}",
+    "objects": '{"text": "a", "x": ' + '{"a": ' * LEVELS + "1" + "}" * LEVELS + "}",
+    "over lines": '{"text": "a", "x": ' + "[\n" * LEVELS + "]\n" * LEVELS + "}",
+    "with brackets in strings": '{"text": "a", "x": ' + '["]",\n' * LEVELS + "1" + "]" * LEVELS + "}",
+    "after a string without an end": '{"text": "a\n' + '{"text": "a", "x": ' + "[" * LEVELS + "]" * LEVELS + "}",
+    "behind backslashes": r'{"text": "\\\\", "y": "\"", "x": ' + "[" * LEVELS + "]" * LEVELS + "}",
+}
+
+
+@pytest.mark.parametrize("ending", [".json", ".jsonl"])
+@pytest.mark.parametrize("kind", DEEP)
+def test_deep_json_is_refused_by_its_line(tmp_path, kind, ending):
+    file = tmp_path / f"train{ending}"
+    file.write_text('{"text": "first"}\n' + DEEP[kind] + "\n")
+    with pytest.raises(DataError, match=rf"(?s)train{ending} is nested more than 100 levels deep.*line \d") as refused:
+        documents(find_source(TEXT, str(file)))
+    assert ("line 2" in str(refused.value)) == (kind in ("lists", "objects", "behind backslashes"))
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text('[{]}\n"a', max_size=40), st.integers(1, 5))
+def test_the_depth_is_that_of_brackets_outside_of_strings(tmp_path, monkeypatch, content, block):
+    monkeypatch.setattr(tables, "_MAX_DEPTH", 3)
+    monkeypatch.setattr(tables, "_BLOCK", block)
+    file = tmp_path / "train.jsonl"
+    file.write_text(content)
+    deepest, depth = {}, 0
+    for number, line in enumerate(content.split("\n"), start=1):
+        for bracket in "".join(line.split('"')[::2]).replace("a", ""):
+            depth = max(0, depth + (1 if bracket in "[{" else -1))
+            deepest[number] = max(depth, deepest.get(number, 0))
+    too_deep = [number for number, depth in deepest.items() if depth > 3]
+    if too_deep:
+        with pytest.raises(DataError, match=f"(?s)more than 3 levels deep.*line {too_deep[0]}\n"):
+            tables._check_depth(file)
+    else:
+        tables._check_depth(file)
+
+
+def test_brackets_that_are_text_are_not_levels(tmp_path):
+    texts = ["[" * 1000, '"{' * 1000, "\\[" * 1000, "\\", "fine ]"]
+    file = write(tmp_path / "train.jsonl", {"text": texts, "x": [[[[1]]]] * 5})
+    assert documents(find_source(TEXT, str(file))) == texts
+    pretty = "".join(json.dumps({"text": text, "x": [[1], [2]]}, indent=1) + "\n" for text in texts)
+    file.write_text(pretty)
+    assert documents(find_source(TEXT, str(file))) == texts, "rows over several lines"
+
+
+def test_a_small_file_has_no_long_row(sst2):
+    with pytest.raises(DataError, match=r"(?s)cannot read .*train.csv as csv.*cannot infer number of columns"):
+        sst2(ending=".csv", content=b"," * 2**21)
+
+
+def test_many_columns_and_long_names_are_no_long_story(sst2):
+    names = [f"column-{number}" for number in range(3_000)]
+    with pytest.raises(DataError, match="no column sentence") as refused:
+        sst2(ending=".csv", content=",".join(names).encode() + b"\n" + b",".join([b"1"] * len(names)) + b"\n")
+    assert len(str(refused.value)) < 2000
+    with pytest.raises(DataError, match="no column sentence") as refused:
+        sst2({"x" * 100_000: ["a"], "label": [0]}, ending=".csv")
+    assert len(str(refused.value)) < 2000
+    with pytest.raises(DataError, match="is not a label") as refused:
+        sst2({"text": ["a"], "label": ["x" * 100_000]}, ending=".csv")
+    assert len(str(refused.value)) < 2000
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".txt"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_utf_16_says_how_to_convert_it(tmp_path, ending, encoding):
+    file = tmp_path / f"train{ending}"
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    file.write_text(mark + 'text,label\n{"text": "grüße"}\n', encoding=encoding)
+    with pytest.raises(DataError, match=r"(?s)train.*iconv -f UTF-16"):
+        documents(find_source(TEXT, str(file)))
+
+
+def test_nul_bytes_are_characters(tmp_path, sst2):
+    assert sst2({"text": ["a\0b", "c"], "label": [0, 1]}, ending=".csv")["text"] == ["a\0b", "c"]
+    (tmp_path / "a.txt").write_bytes(b"one\0two")
+    assert documents(find_source(TEXT, str(tmp_path / "a.txt"))) == ["one\0two"]
+
+
+NO_FILES = {
+    "a folder": (lambda path: path.mkdir(), "is not a file(?s:.*)a folder"),
+    "a pipe": (os.mkfifo, "is not a file(?s:.*)a pipe"),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "is not a file(?s:.*)device"),
+    "a dangling link": (lambda path: path.symlink_to("nowhere"), "does not exist(?s:.*)link"),
+    "a loop of links": (lambda path: path.symlink_to(path.name), "train.csv"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_not_opened(tmp_path, kind):
+    make, says = NO_FILES[kind]
+    make(tmp_path / "train.csv")
+    write(tmp_path / "validation.csv", ROWS)
+    with pytest.raises(DataError, match=says):
+        find_source(SST2, str(tmp_path))
+    if kind != "a folder":  # which a path may be
+        with pytest.raises(DataError, match=says):
+            find_source(SST2, {"train": str(tmp_path / "train.csv"), "validation": str(tmp_path / "validation.csv")})
+        with pytest.raises(DataError, match=r"train\.csv"):
+            find_source(TEXT, str(tmp_path / "train.csv"))
+
+
+def test_a_text_of_a_folder_that_cannot_be_read_is_not_left_out(tmp_path):
+    (tmp_path / "one.txt").write_text("one")
+    (tmp_path / "two.txt").symlink_to("nowhere")
+    with pytest.raises(DataError, match=r"two.txt does not exist"):
+        find_source(TEXT, str(tmp_path))
+
+
+def test_a_file_that_goes_away(tmp_path):
+    source = find_source(TEXT, str(write(tmp_path / "train.jsonl", {"text": ["a"]})))
+    (tmp_path / "train.jsonl").unlink()
+    with pytest.raises(DataError, match=r"cannot read .*train.jsonl"):
+        source.fingerprint()

@@ -205,14 +205,6 @@ def test_a_copy_elsewhere_is_the_same_data(sst2):
     assert prepared(SST2, sst2.rename(sst2.with_name("moved")), validation=10).facts == first.facts
 
 
-def test_a_damaged_cache_says_what_to_remove(sst2, cache):
-    prepared(SST2, sst2, validation=10)
-    (file,) = cache.glob("tokens/*/train.arrow")
-    file.write_bytes(b"")
-    with pytest.raises(DataError, match=f"(?s)the cached tokens are damaged.*rm -r {file.parent}"):
-        prepared(SST2, sst2, validation=10)
-
-
 def test_what_was_begun_is_not_taken_for_whole(sst2, cache):
     write(sst2, train={"text": ["a", "b", "c", "d"], "label": [0, 1, 0, 5]})
     with pytest.raises(DataError, match="label 5"):

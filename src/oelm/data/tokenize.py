@@ -17,9 +17,10 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oelm.data.cache import cache_key, cached_dir
+from oelm.data.cache import MessageCallback, cache_key, cached_dir
 from oelm.data.chunking import TextChunker
-from oelm.data.sources import END_OF_TEXT, Source
+from oelm.data.documents import END_OF_TEXT
+from oelm.data.sources import Source
 from oelm.data.splits import SplitReader
 from oelm.data.tasks import Task
 from oelm.errors import DataError
@@ -95,13 +96,14 @@ def tokenize_task(
     validation: int | None,
     pair_separator: str | None = None,
     progress: PrepareCallback = lambda what, done, total: None,
+    log: MessageCallback = lambda text: None,
 ) -> TokenizedTask:
     """Tokenize a task, or load it from the cache.
 
     `tokenizer` returns one, given (texts of the training split, JSON data that identifies them); it may ignore both.
     """
     task = source.task
-    files = source.fingerprint()
+    files = source.fingerprint(log=log)
     _check_disjoint(files, source)
     data = {
         "task": task.name,
@@ -119,13 +121,12 @@ def tokenize_task(
         write = _write_examples if task.kind == "classification" else _write_tokens
         write(folder, reader, chosen, max_length=max_length, pair_separator=pair_separator, progress=progress)
 
-    folder = cached_dir("tokens", key, make)
+    folder = cached_dir("tokens", key, make, log=log)
     try:
         meta = _Meta(**json.loads((folder / "meta.json").read_text(encoding="utf-8")))
         splits = {name: _read(folder, name, task, max_length, meta) for name in meta.splits}
-    except (OSError, ValueError, LookupError, TypeError) as error:  # Arrow's errors are among them
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise DataError("the cached tokens are damaged", where=str(folder), why=why, hint=f"rm -r {folder}") from error
+    except OSError as error:  # whatever is there was verified a moment ago
+        raise DataError("cannot read the cached tokens", where=str(folder), why=error.strerror or str(error)) from error
     test = {name.removeprefix("test-"): split for name, split in splits.items() if name.startswith("test-")}
     sizes = {name: len(split) for name, split in splits.items()}
     return TokenizedTask(
@@ -291,8 +292,7 @@ def _write_meta(folder: Path, meta: _Meta) -> None:
 
 def _read(folder: Path, name: str, task: Task, max_length: int, meta: _Meta) -> Split:
     if task.kind == "language-modeling":
-        if meta.dtype is None:  # which numpy would take for float64
-            raise ValueError("meta.json has no dtype")
+        assert meta.dtype is not None
         tokens = np.memmap(folder / f"{name}.tokens", dtype=meta.dtype, mode="r")
         return Windows(tokens=tokens, length=max_length)
     import pyarrow as pa
@@ -334,7 +334,9 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None) -> Any:
     return tokenizer
 
 
-def train_tokenizer(texts: Callable[[], Iterable[str]], *, vocab: int, made_from: Any) -> Any:
+def train_tokenizer(
+    texts: Callable[[], Iterable[str]], *, vocab: int, made_from: Any, log: MessageCallback = lambda text: None
+) -> Any:
     """A byte-level BPE trained on `texts`; cached by `made_from`, JSON data that identifies them."""
 
     def make(folder: Path) -> None:
@@ -352,7 +354,7 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], *, vocab: int, made_from
         tokenizer.train_from_iterator(texts(), trainer)
         tokenizer.save(str(folder / "tokenizer.json"))
 
-    folder = cached_dir("tokenizers", {"bpe": vocab, "from": made_from}, make)
+    folder = cached_dir("tokenizers", {"bpe": vocab, "from": made_from}, make, log=log)
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]

@@ -21,7 +21,7 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
     def tokenizer(texts: Any, made_from: Any) -> Any:
         if chosen is not None and chosen.train is not None:
             progress.on_prepare("training a tokenizer", 0, 0)
-            return train_tokenizer(texts, vocab=chosen.vocab, made_from=made_from)
+            return train_tokenizer(texts, vocab=chosen.vocab, made_from=made_from, log=progress.on_message)
         if chosen is not None:
             return load_tokenizer(str(chosen.name))
         return load_tokenizer(resolve_name(recipe.model.name), revision=recipe.model.revision)
@@ -33,6 +33,7 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
         validation=data.validation,
         pair_separator=data.pair_separator,
         progress=progress.on_prepare,
+        log=progress.on_message,
     )
 
 

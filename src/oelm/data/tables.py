@@ -1,0 +1,266 @@
+"""Tables: the rows of files in Parquet, CSV, TSV and JSON lines, validated for their task."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oelm.data.sources import PACKAGED, TABLES, TEXTS, Source
+from oelm.data.tasks import Task
+from oelm.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Of CSV and JSON read at a time: a row has to fit, and the next size is tried where it does not. Arrow determines the
+# types of columns from the first block, so it is the first of these that counts for all other files.
+_BLOCK_SIZES = (2**20, 2**24, 2**28)
+_TOO_LONG = ("straddling object", "Empty CSV file or block")
+_MAX_DEPTH = 100  # levels of JSON
+_BLOCK = 2**20  # bytes of JSON whose depth is measured at a time
+_NO_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"\n'))
+
+
+def read_rows(source: Source, split: str) -> pa.Table:
+    """The validated rows of a split: `text` or `text_a` and `text_b`, and `label`."""
+    import pyarrow as pa
+
+    tables = [_columns(_table(path, source.task), source, path) for path in source.files[split]]
+    rows = pa.concat_tables(tables)
+    if source.task.package is not None and not source.local:
+        rows = rows.combine_chunks()
+    where = ", ".join(str(path) for path in source.files[split][:3])
+    if rows.num_rows == 0:
+        raise DataError(f"the split '{split}' of task '{source.task.name}' is empty", where=where)
+    return rows
+
+
+def stream_rows(source: Source, path: Path) -> Iterator[pa.Table]:
+    """The validated rows of one file, some at a time where the format allows it."""
+    yield from (_columns(table, source, path) for table in _tables(path, source.task))
+
+
+def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
+    """The rows of a file; a Parquet file is streamed."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    if path.suffix.lower() != ".parquet":
+        yield _table(path, task)
+        return
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                yield pa.Table.from_batches([batch])
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        raise DataError(f"cannot read {path} as parquet", why=_shorten(error)) from error
+
+
+def _table(path: Path, task: Task) -> pa.Table:
+    import pyarrow as pa
+
+    extension = path.suffix.lower()
+    try:
+        if path.stat().st_size == 0:
+            raise DataError(f"{path} is empty", hint="check that the download completed")
+        if extension in TEXTS:
+            raise DataError(f"{path} is plain text; task '{task.name}' needs columns", hint=", ".join(TABLES))
+        if extension in (".jsonl", ".json"):
+            _check_depth(path)
+        for block_size in _BLOCK_SIZES:
+            try:
+                return _read_table(path, task, block_size)
+            except pa.ArrowInvalid as error:
+                if path.stat().st_size <= block_size or not any(words in str(error) for words in _TOO_LONG):
+                    raise
+        raise DataError(
+            f"{path} has a row of more than {_BLOCK_SIZES[-1] // 2**20} MB",
+            hint="split it; or close a quotation mark that makes one row of many"
+            if extension == ".csv"
+            else "split it",
+        )
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(
+            f"cannot read {path} as {extension[1:]}",
+            why=_shorten(error),
+            hint="check that the file is complete"
+            if extension == ".parquet"
+            else explain_encoding(path) or "check that the file is complete and UTF-8",
+        ) from error
+    except OSError as error:
+        raise DataError(f"cannot read {path} as {extension[1:]}", why=_shorten(error)) from error
+
+
+def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import csv, json, parquet
+
+    extension = path.suffix.lower()
+    if extension == ".parquet":
+        return parquet.read_table(path)
+    if extension in (".jsonl", ".json"):
+        return json.read_json(
+            path,
+            read_options=json.ReadOptions(block_size=block_size),
+            parse_options=json.ParseOptions(newlines_in_values=False),
+        )
+    tabs = extension == ".tsv"  # as in GLUE, where quotation marks are plain characters
+    return csv.read_csv(
+        path,
+        read_options=csv.ReadOptions(block_size=block_size),
+        parse_options=csv.ParseOptions(
+            delimiter="\t" if tabs else ",", quote_char=False if tabs else '"', newlines_in_values=not tabs
+        ),
+        # Otherwise texts that look like numbers or dates would be converted.
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys((*task.columns, "text", "text_a", "text_b"), pa.string())
+        ),
+    )
+
+
+def _check_depth(path: Path) -> None:
+    """Refuse JSON that is nested too deeply: Arrow takes minutes for 10,000 levels, and dies of 50,000."""
+    line, opened = 1, 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK) + file.readline(_BLOCK_SIZES[-1]):
+            brackets = _brackets(block)
+            levels, left = _match_brackets(b"{" * opened + brackets.replace(b"\n", b""))
+            too_deep = _line_too_deep(brackets, opened) if levels + left > _MAX_DEPTH else None
+            if too_deep is not None:
+                raise DataError(
+                    f"{path} is nested more than {_MAX_DEPTH} levels deep",
+                    where=f"line {line + too_deep:,}",
+                    hint='a row is a line such as {"text": "some words", "label": 0}',
+                )
+            line, opened = line + block.count(b"\n"), left
+
+
+def _brackets(block: bytes) -> bytes:
+    """The brackets of JSON outside of its strings, all as "{" and "}", and the line ends, where every string ends."""
+    block = block.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _NO_STRUCTURE)
+    return re.sub(rb'"[^"\n]*"?', b"", block).translate(bytes.maketrans(b"[]", b"{}"))
+
+
+def _match_brackets(brackets: bytes) -> tuple[int, int]:
+    """(levels of brackets that are opened and closed, those that stay open); up to what is too deep."""
+    for level in range(_MAX_DEPTH + 1):
+        outer = brackets.replace(b"{}", b"")
+        if outer == brackets:
+            return level, brackets.count(b"{")
+        brackets = outer
+    return _MAX_DEPTH + 1, brackets.count(b"{")
+
+
+def _line_too_deep(brackets: bytes, depth: int) -> int | None:
+    """The number of the line, from 0, that goes too deep, if one does."""
+    for place, one in enumerate(brackets):
+        depth = max(0, depth + {ord("{"): 1, ord("}"): -1}.get(one, 0))
+        if depth > _MAX_DEPTH:
+            return brackets.count(b"\n", 0, place)
+    return None
+
+
+def _columns(table: pa.Table, source: Source, path: Path) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    task = source.task
+    if table.num_rows == 0:
+        raise DataError(f"{path} has no rows")
+    if task.package is not None and not source.local:
+        table = table.filter(pc.equal(table["source"], PACKAGED[task.package][2]))
+    _check_names(table, path)
+    default = ("text_a", "text_b") if task.pairs else ("text",)
+    texts = next((names for names in (task.columns, default) if set(names) <= set(table.column_names)), None)
+    if texts is None:
+        raise DataError(
+            f"no column {' and '.join(task.columns)} for task '{task.name}'",
+            where=f"{path}, with the columns {_shorten(', '.join(table.column_names[:12]))}",
+            hint=f"name them {' and '.join(default)}",
+        )
+    columns: dict[str, pa.ChunkedArray] = {}
+    for name, column in zip(default, texts, strict=True):
+        values = table[column]
+        if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+            raise DataError(f"column '{column}' must be text, got {values.type}", where=str(path))
+        if values.null_count:
+            row = values.is_null().index(True).as_py()
+            raise DataError(
+                f"column '{column}' has {values.null_count} missing values, the first in row {row}", where=str(path)
+            )
+        if not _is_utf8(values):
+            raise DataError(f"column '{column}' is not valid UTF-8", where=str(path))
+        columns[name] = values.cast(pa.large_string())
+    if task.kind == "classification":
+        columns["label"] = _labels(table, task, path)
+    return pa.table(columns)
+
+
+def _check_names(table: pa.Table, path: Path) -> None:
+    try:
+        names = table.column_names
+    except UnicodeDecodeError as error:
+        what = "the column names are not valid UTF-8"
+        raise DataError(what, where=str(path), why=_shorten(error), hint=explain_encoding(path)) from error
+    duplicate = next((name for name, times in Counter(names).items() if times > 1), None)
+    if duplicate is not None:
+        raise DataError(f"duplicate column '{_shorten(duplicate)}'", where=str(path))
+
+
+def _is_utf8(values: pa.ChunkedArray) -> bool:
+    try:
+        for chunk in values.chunks:
+            chunk.validate(full=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _labels(table: pa.Table, task: Task, path: Path) -> pa.ChunkedArray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    name = next((name for name in (task.label, "label") if name in table.column_names), None)
+    if name is None:
+        raise DataError(
+            f"no column '{task.label}' for task '{task.name}'",
+            where=f"{path}, with the columns {_shorten(', '.join(table.column_names[:12]))}",
+        )
+    values = table[name]
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        if not _is_utf8(values):
+            raise DataError(f"column '{name}' is not valid UTF-8", where=str(path), hint=_classes(task))
+        numbers = pc.index_in(values.cast(pa.large_string()), pa.array(task.labels, pa.large_string()))
+        bad = numbers.is_null()
+    elif pa.types.is_integer(values.type):
+        numbers = values.cast(pa.int64(), safe=False)
+        bad = pc.fill_null(pc.or_(pc.less(numbers, 0), pc.greater_equal(numbers, len(task.labels))), True)
+    else:
+        raise DataError(f"column '{name}' must hold labels, got {values.type}", where=str(path), hint=_classes(task))
+    row = pc.index(bad, True).as_py()
+    if row >= 0:
+        raise DataError(
+            f"label {_shorten(repr(values[row].as_py()))} in row {row} is not a label of task '{task.name}'",
+            where=f"{path}, column '{name}'",
+            hint=_classes(task),
+        )
+    return numbers.cast(pa.int64())
+
+
+def _classes(task: Task) -> str:
+    return ", ".join(f"{number} ({label})" for number, label in enumerate(task.labels))
+
+
+def explain_encoding(path: Path) -> str | None:
+    """What to do with UTF-16, as some spreadsheets write it."""
+    with path.open("rb") as file:
+        is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    return f"iconv -f UTF-16 -t UTF-8 {path.name} > utf8{path.suffix}, as it is UTF-16" if is_utf16 else None
+
+
+def _shorten(text: object) -> str:
+    return " ".join(str(text).split())[:300]
