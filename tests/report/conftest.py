@@ -1,6 +1,6 @@
 """A study with everything a report can show, made once: tuning, hypotheses, heads, a bench, and hostile words."""
 
-import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from made_bench import write_bench
-from made_runs import STUDY, make_runs, replace_at, score, study_of
+from made_runs import STUDY, edit_sealed, make_runs, replace_at, score, study_of
 from oelm.analysis.results import Results, read_results
 from oelm.facts import AttentionStats
 from oelm.report.blocks import Content
@@ -107,22 +107,21 @@ def bad_runs(tmp_path):
     def change(cell, record):
         if cell.arm == "freeze-only" and cell.seed == 0:
             return score(record, loss=0.5)
-        if cell.arm == "freeze-only" and cell.seed == 1:
-            return score(record, accuracy=float("nan"), loss=0.5)
         if cell.arm == "freeze-only" and cell.seed == 2:
             error = Failure(what=f"the loss is NaN {HOSTILE}", traceback=None)
             return replace(record, status="diverged", test={}, error=error)
         return None if cell.arm == "freeze-only" and cell.seed == 3 else record
 
+    def unmeasured(data):
+        data["test"]["final"]["splits"]["validation"]["accuracy"] = math.nan
+
     folder = make_runs(tmp_path, change=change)
+    edit_sealed(folder / "freeze-only" / "seed-1" / "record.json", unmeasured)
     place = folder / "oelm-freeze"
     (place / "seed-0" / "record.json").write_text('{"format": 1, "status": "do')
-    newer = json.loads((place / "seed-1" / "record.json").read_text())
-    (place / "seed-1" / "record.json").write_text(json.dumps(newer | {"format": 99}))
+    edit_sealed(place / "seed-1" / "record.json", lambda data: data.update(format=99))
     for name in ("record.json", "cell.json"):
-        other = json.loads((place / "seed-2" / name).read_text())
-        other["spec"]["study"] = "another <b>study</b>"
-        (place / "seed-2" / name).write_text(json.dumps(other))
+        edit_sealed(place / "seed-2" / name, lambda data: data["spec"].update(study="another <b>study</b>"))
     (place / "seed-3" / "record.json").unlink()
     (place / "seed-4" / "predictions.parquet").write_bytes(b"PAR1 not really")
     return folder
