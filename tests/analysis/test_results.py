@@ -180,9 +180,9 @@ def test_a_record_half_written(runs):
 
 def test_a_record_of_another_format(runs):
     edit(runs / "baseline" / "seed-1" / "record.json", lambda data: data.update(format=1))
-    edit(runs / "freeze-only" / "seed-1" / "record.json", lambda data: data.update(format=3))
+    edit(runs / "freeze-only" / "seed-1" / "record.json", lambda data: data.update(format=4))
     why = left(load(runs))
-    assert "format 1; this oelm reads format 2" in why["baseline/seed-1"]
+    assert "format 1; this oelm reads format 3" in why["baseline/seed-1"]
     assert "pip install --upgrade oelm" in why["freeze-only/seed-1"]
 
 

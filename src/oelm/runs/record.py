@@ -167,7 +167,7 @@ class Record:
         return self.evaluations[-1].metrics if self.evaluations else {}
 
 
-RECORD_FILE = FileType(RECORD, Record, format=2)
+RECORD_FILE = FileType(RECORD, Record, format=3)
 
 
 def write_record(lease: Lease, record: Record) -> None:
