@@ -24,6 +24,7 @@ TESTS = [
     "heads/test_init.py",
     "heads/test_inits.py",
     "heads/test_save.py",
+    "models/test_weights.py",
 ]
 OTHERS = "(other tests)"
 NOT_THERE = "not in transformers"  # the beginning of why the zoo skips a family

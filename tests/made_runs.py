@@ -201,7 +201,14 @@ def _record(spec: CellSpec, metrics: dict[str, float], examples: int, steps: int
         cut={},
     )
     start = CellStart(
-        data=data, weights=f"weights-{seed}", steps=steps, padding=0.0, device="cpu (2 threads)", heads=NO_HEADS
+        data=data,
+        weights=f"weights-{seed}",
+        new_weights=("classifier.bias", "classifier.weight"),
+        dropped_weights=(),
+        steps=steps,
+        padding=0.0,
+        device="cpu (2 threads)",
+        heads=NO_HEADS,
     )
     return Record(
         status="done",

@@ -179,11 +179,16 @@ def test_audit_of_anyones_model(run, base, tmp_path):
 def test_audit_counts_what_is_in_the_files(run, treated):
     """Weights kept in tensors that the class does not know are lost on loading: that is said."""
     tensors = load_file(treated / "model.safetensors")
-    tensors["transformer.h.0.attn.reservoir"] = torch.zeros(24, 24)
+    tensors["reservoir.weight"] = torch.zeros(24, 24)
     save_file(tensors, treated / "model.safetensors", metadata={"format": "pt"})
     done = run("audit", treated)
     assert done.returncode == 1
     assert "COUNT-MISSES-BUFFERS" in done.stdout
+    tensors["transformer.h.0.attn.reservoir"] = tensors.pop("reservoir.weight")
+    save_file(tensors, treated / "model.safetensors", metadata={"format": "pt"})
+    done = run("audit", treated)
+    assert done.returncode == 2, "a part of the model itself is not read"
+    assert "unexpected  transformer.h.0.attn.reservoir" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -197,7 +202,7 @@ def test_audit_counts_what_is_in_the_files(run, treated):
         (["inspect", "EMPTY"], "no model configuration found"),
         (["audit", "BASE"], "has no oelm.json"),
         (["audit", "NOWHERE"], "does not exist"),
-        (["audit", "BASE", "--against", "NOWHERE"], "cannot load a model"),
+        (["audit", "BASE", "--against", "NOWHERE"], "no model configuration found"),
         (["audit", "BASE", "--agianst", "NOWHERE"], "--against"),
         (["inspekt"], "did you mean 'inspect'"),
     ],

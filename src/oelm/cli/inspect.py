@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from oelm.heads.count import Savings
     from oelm.heads.measure import Orthonormality
     from oelm.heads.projection import Projection
+    from oelm.models.load import ReplacedHead
 
 
 def inspect(
@@ -48,12 +49,15 @@ class ModelFacts:
     projections: list[Projection]
     heads: list[Orthonormality] | None
     """None without weights."""
+    replaced: ReplacedHead
 
     def to_dict(self) -> dict[str, object]:
         return {
             "model": self.model,
             "class": self.class_name,
             "weights": self.heads is not None,
+            "new_weights": list(self.replaced.new),
+            "dropped_weights": list(self.replaced.dropped),
             "counts": self.counts.to_dict(),
             "treatment": self.treatment.to_dict(),
             "saving": self.saving.to_dict(),
@@ -67,7 +71,10 @@ class ModelFacts:
         lines = [
             f"{self.class_name}  {self.model}{weights}",
             f"{counts.total:,} weights, {qk:,} of them Q/K ({100 * qk / counts.total:.3f} %), "
-            f"{counts.buffers:,} in buffers\n",
+            f"{counts.buffers:,} in buffers",
+            *_list_weights("not in the files, drawn at random", self.replaced.new),
+            *_list_weights("in the files, and not in this class", self.replaced.dropped),
+            "",
             *format_columns(self._rows(), left=("", "head", "layout", "name")),
             f"\nfreeze {self.treatment.freeze}, layers {self.treatment.layers}: {saving.frozen:,} weights frozen "
             f"({100 * saving.frozen / counts.total:.3f} %), {counts.total - saving.frozen:,} trainable;\n"
@@ -86,6 +93,11 @@ class ModelFacts:
                 (str(one.layer), one.role, str(one.num_heads), shape, one.arrangement, *_ranges(heads), one.name)
             )
         return rows
+
+
+def _list_weights(label: str, names: tuple[str, ...]) -> list[str]:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return [f"{label}: {', '.join(names[:8])}{more}"] if names else []
 
 
 def _ranges(heads: list[Orthonormality]) -> tuple[str, ...]:
@@ -119,7 +131,7 @@ def _inspect(model: str | None, config: str | None, treatment: Treatment) -> Mod
     from oelm.heads.count import count, freezing_savings
     from oelm.heads.find import find_projections
     from oelm.heads.measure import measure
-    from oelm.models.load import load_config, load_model, meta_model
+    from oelm.models.load import load_config, load_model, meta_model, replaced_head
 
     with quiet_loading():
         loaded = load_model(model) if model is not None else meta_model(load_config(config or ""))
@@ -132,4 +144,5 @@ def _inspect(model: str | None, config: str | None, treatment: Treatment) -> Mod
         saving=freezing_savings(loaded, treatment),
         projections=projections,
         heads=None if model is None else [head for one in projections for head in measure(one)],
+        replaced=replaced_head(loaded),
     )

@@ -66,21 +66,41 @@ def task_head_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Parameters of the task head and the pooler, by name: these must stay trainable."""
     if has_adapters(model):
         return {}  # an adapter method sets what is trainable itself
+    parameters = dict(model.named_parameters())
+    found = {name: parameters[name] for name in in_task_head(model, parameters)}
+    output = _output_embeddings(model)
+    if output is not None:  # possibly tied to the embeddings, thus in the base model
+        ids = {id(parameter) for parameter in output.parameters()}
+        found |= {name: parameter for name, parameter in parameters.items() if id(parameter) in ids}
+    return found
+
+
+def in_task_head(model: nn.Module, names: Iterable[str]) -> list[str]:
+    """The names of weights that belong to a task head or a pooler; the model may have no weights of these names.
+
+    In transformers models that is what is outside the base model. Its weights may be named without its prefix: so they
+    are saved by the base model itself.
+    """
     base = getattr(model, "base_model", None)
-    structured = isinstance(base, nn.Module)
-    in_base = {id(parameter) for parameter in base.parameters()} if isinstance(base, nn.Module) else set()
-    found = {}
-    for name, parameter in model.named_parameters():
-        words = set(name.split("."))
-        outside = structured and id(parameter) not in in_base
-        if outside or "pooler" in words or (not structured and words & _HEAD_NAMES):
-            found[name] = parameter
+    if not isinstance(base, nn.Module):
+        return [name for name in names if {"pooler", *_HEAD_NAMES} & set(name.split("."))]
+    path = next((path for path, module in model.named_modules() if module is base), "")
+    others = {name for name, _ in model.named_children()} if base is not model else set()
+    inside = {name for name, child in base.named_children() if child is not _output_embeddings(model)}
+    inside |= {name for name, _ in base.named_parameters(recurse=False)}
+    inside.add(getattr(model, "base_model_prefix", path))
+
+    def is_outside(name: str) -> bool:
+        first = name.split(".")[0]
+        return not name.startswith(f"{path}.") if first in others else first not in inside
+
+    return [name for name in names if "pooler" in name.split(".") or is_outside(name)]
+
+
+def _output_embeddings(model: nn.Module) -> nn.Module | None:
     get_output = getattr(model, "get_output_embeddings", None)
     output = get_output() if callable(get_output) else None
-    if isinstance(output, nn.Module):  # possibly tied to the embeddings, thus in the base model
-        ids = {id(parameter) for parameter in output.parameters()}
-        found |= {name: parameter for name, parameter in model.named_parameters() if id(parameter) in ids}
-    return found
+    return output if isinstance(output, nn.Module) else None
 
 
 def has_adapters(model: nn.Module) -> bool:

@@ -168,10 +168,10 @@ def saved_slices(
 
 def read_oelm_json(folder: str | Path) -> SavedTreatment:
     """Read and validate the `oelm.json` of a folder."""
-    from oelm.models.load import refuse_file
+    from oelm.models.folder import check_model_folder
 
     path = Path(folder) / OELM_JSON
-    refuse_file(folder)
+    check_model_folder(folder)
     if not Path(folder).is_dir():
         raise FolderError(f"folder {folder} does not exist")
     if not path.is_file():

@@ -12,7 +12,8 @@ from torch import nn
 from oelm.data.tasks import Task
 from oelm.errors import FolderError, ModelError
 from oelm.models.dropout import set_dropout_, use_fast_dropout_
-from oelm.models.load import load_config, load_model
+from oelm.models.folder import Bounds, memory_bytes
+from oelm.models.load import check_size, load_config, load_model
 from oelm.seeds import seed_for
 from oelm.study.recipe import ModelConfig
 
@@ -87,6 +88,8 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
         config.num_labels = len(task.labels)
     if recipe.dropout is not None:
         set_dropout_(config, recipe.dropout)
+    if not hasattr(config, "vocab_size"):
+        raise ModelError(f"{name} is not a model of text", why=f"a {type(config).__name__} has no vocab_size")
     if recipe.from_scratch:
         config.vocab_size = len(tokenizer)
     elif config.vocab_size < len(tokenizer):
@@ -102,13 +105,21 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
     logging.set_verbosity(levels.ERROR)  # no warning about a newly initialized classifier
     try:
         if recipe.from_scratch:
-            model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
+            model = _new_model(auto, config, name)
         else:
             model = load_model(name, auto, config=config, dtype=torch.float32, **options)
     finally:
         logging.set_verbosity(verbosity)
     use_fast_dropout_(model)
-    return model  # type: ignore[no-any-return]
+    return model
+
+
+def _new_model(auto: Any, config: Any, name: str) -> nn.Module:
+    check_size(config, auto, bounds=Bounds(weights=memory_bytes() // torch.float32.itemsize))
+    try:
+        return auto.from_config(config, dtype=torch.float32, trust_remote_code=False)  # type: ignore[no-any-return]
+    except Exception as error:  # a library may raise anything about a configuration
+        raise ModelError(f"cannot build a model of the configuration of {name}", why=str(error)[:300]) from error
 
 
 def _check_classes(config: Any, task: Task, name: str) -> None:

@@ -19,6 +19,10 @@ class CellStart:
     """What it is trained and measured on."""
     weights: str
     """SHA-256 of all weights before the treatment."""
+    new_weights: tuple[str, ...]
+    """Of a pretrained model: those that are not in its files, and are drawn from the seed: a new task head."""
+    dropped_weights: tuple[str, ...]
+    """Of a pretrained model: those in its files that the task has no use for: another task head."""
     steps: Count
     """Optimizer steps of the budget."""
     padding: Share

@@ -147,6 +147,7 @@ def build_loop(
 ) -> Loop:
     """The loop of a cell, restored from its last checkpoint if it has one. Without a lease it writes nothing."""
     from oelm.heads.apply import apply
+    from oelm.models.load import replaced_head
     from oelm.train.checkpoint import latest_checkpoint
     from oelm.train.device import describe_device
     from oelm.train.distributed import SINGLE_PROCESS
@@ -189,6 +190,8 @@ def build_loop(
     start = CellStart(
         data=prepared.facts,
         weights=weights,
+        new_weights=replaced_head(model).new,
+        dropped_weights=replaced_head(model).dropped,
         steps=loop.total,
         padding=round(loop.padding(), 4),
         device=describe_device(),

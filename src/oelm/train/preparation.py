@@ -9,6 +9,7 @@ from oelm.data.splits import SplitReader
 from oelm.data.tasks import task_named
 from oelm.data.tokenize import TokenizedTask, load_tokenizer, tokenize_task, train_tokenizer
 from oelm.models.build import build_model, resolve_name
+from oelm.models.folder import check_model_folder
 from oelm.study.recipe import Recipe
 from oelm.train.progress import Progress
 
@@ -22,9 +23,9 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
         if chosen is not None and chosen.train is not None:
             progress.on_prepare("training a tokenizer", 0, 0)
             return train_tokenizer(texts, vocab=chosen.vocab, made_from=made_from, log=progress.on_message)
-        if chosen is not None:
-            return load_tokenizer(str(chosen.name))
-        return load_tokenizer(resolve_name(recipe.model.name), revision=recipe.model.revision)
+        name = resolve_name(recipe.model.name) if chosen is None else str(chosen.name)
+        check_model_folder(name)  # it may read the model's configuration, before anyone else does
+        return load_tokenizer(name, revision=recipe.model.revision if chosen is None else None)
 
     return tokenize_task(
         find_source(task_named(data.task), data.path),
