@@ -26,6 +26,8 @@ Role = Literal["q", "k"]
 
 # Inits whose every head block has orthonormal rows (times a scale).
 ORTHONORMAL: frozenset[str] = frozenset(get_args(Init)) - {"keep", "gaussian"}
+# Inits whose weights do not depend on those that they replace.
+DRAWN: frozenset[str] = frozenset({"orthogonal", "orthogonal-global", "identity", "gaussian"})
 # Inits that factor all heads of a projection at once, so heads are orthogonal to each other too.
 GLOBAL: frozenset[str] = frozenset({"orthogonalize-global", "orthogonal-global"})
 # Inits that need H*D <= M: the rows of all heads together must fit into the width.

@@ -111,6 +111,20 @@ def test_inspect_as_json(run, base):
     assert [row["deviation"] for row in facts["orthonormality"]] == pytest.approx([r.deviation for r in expected])
 
 
+def test_inspect_names_what_was_drawn_and_what_was_dropped(run, tmp_path):
+    """A class that is not here is shown as its plain model, which has a pooler and no other head."""
+    model = transformers.BertForMaskedLM(BERT.model().config)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": ["SomebodysOwnBert"]}))
+    facts = json.loads(run("inspect", tmp_path, "--json").stdout)
+    assert [name.removeprefix("bert.") for name in facts["new_weights"]] == ["pooler.dense.bias", "pooler.dense.weight"]
+    assert len(facts["dropped_weights"]) == 5
+    done = run("inspect", tmp_path)
+    assert f"not in the files, drawn at random: {', '.join(facts['new_weights'])}" in done.stdout
+    assert f"in the files, and not in this class: {', '.join(facts['dropped_weights'])}" in done.stdout
+
+
 def test_inspect_of_a_configuration_needs_no_weights(run, base):
     (base / "model.safetensors").unlink()
     for place in (base, base / "config.json"):

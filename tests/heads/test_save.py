@@ -1,6 +1,7 @@
 """Saving and loading: verified against the hashes, refused when anything is off."""
 
 import json
+from dataclasses import make_dataclass
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import oelm
+from oelm.runs.files import FileType
 from zoo import FAMILIES
 
 BERT, GPT2 = (next(f for f in FAMILIES if f.name == name) for name in ("bert", "gpt2"))
@@ -20,21 +22,26 @@ def folder(tmp_path):
     return tmp_path
 
 
-def rewrite(folder, **changes):
+def forge(folder, change, *, format=2):
+    """Change the record, and have its checksum match."""
     path = folder / "oelm.json"
-    record = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: value for key, value in record.items() if value is not ...}))
+    data = json.loads(path.read_text())
+    del data["format"], data["sha256"]
+    change(data)
+    content = make_dataclass("Forged", data)
+    path.write_text(FileType("oelm.json", content, format=format, has_checksum=True).dumps(content(**data)))
 
 
 def test_the_record_says_everything(folder):
     record = json.loads((folder / "oelm.json").read_text())
-    assert record["format"] == 1
+    assert record["format"] == 2
     assert record["oelm"] == oelm.__version__
     assert record["seed"] == 2
     assert record["treatment"]["init"] == "orthogonalize"
     assert len(record["frozen"]) == 8
     assert record["frozen"].keys() >= {"transformer.h.0.attn.c_attn.weight[q]", "transformer.h.1.attn.c_attn.bias[k]"}
-    assert record["counts"]["frozen"] == record["counts"]["qk"]
+    counts = record["counts"]
+    assert counts["total"] - counts["trainable"] == counts["qk"]
     assert sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pkl", ".partial")) == []
 
 
@@ -98,22 +105,30 @@ def test_another_dtype(folder):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"format": 2, "oelm": "9.9"}, r"has format 2[\s\S]*written by oelm 9\.9"),
-        ({"format": "1"}, "the format number is missing"),
-        ({"seed": ...}, "are missing"),
-        ({"frozen": {"a": 1}}, "are missing"),
+        ({"seed": "2"}, r"is damaged[\s\S]*seed"),
+        ({"frozen": {"a": 1}}, r"is damaged[\s\S]*frozen\.a"),
+        ({"frozen": {"a": "z" * 64}}, r"is damaged[\s\S]*frozen\.a"),
         ({"frozen": {"no.such.tensor": "0" * 64}}, r"not in the model[\s\S]*no\.such\.tensor"),
-        ({"treatment": {"init": "sideways"}}, r"is damaged[\s\S]*sideways"),
+        ({"written": ["no.such.tensor"]}, r"not in the model[\s\S]*no\.such\.tensor"),
+        ({"treatment": {"init": "sideways"}}, r"is damaged[\s\S]*treatment\.init"),
         ({"treatment": {"layers": [7]}}, "asks for layer 7"),
+        ({"something": 1}, r"is damaged[\s\S]*something"),
     ],
 )
 def test_records_that_cannot_be_believed(folder, changes, says):
-    rewrite(folder, **changes)
+    forge(folder, lambda data: data.update(changes))
     with pytest.raises(oelm.OelmError, match=says):
         oelm.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00", '{"format": 1}', "\udcff"])
+@pytest.mark.parametrize("format", [1, 3])
+def test_records_of_another_format(folder, format):
+    forge(folder, lambda data: None, format=format)
+    with pytest.raises(oelm.FolderError, match=f"has format {format}; this oelm reads format 2"):
+        oelm.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\x00", '{"format": 2}', "\udcff"])
 def test_files_that_are_no_records(folder, text):
     (folder / "oelm.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(oelm.FolderError, match=r"cannot read|is damaged"):

@@ -1,6 +1,7 @@
 """No weight of a pretrained model is drawn at random or dropped, but those of a task head, which are kept by name."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,10 +23,9 @@ from transformers import (
 )
 
 import oelm
-from oelm.data.tasks import task_named
-from oelm.models.build import build_model
+import tiny_study
 from oelm.models.load import load_model, replaced_head
-from oelm.study.recipe import ModelConfig
+from oelm.runs.record import read_record
 from zoo import FAMILIES
 
 SIZES = dict(vocab_size=60, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32)
@@ -165,21 +165,25 @@ def test_nothing_is_new_in_a_model_that_was_saved_whole(tmp_path, family):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
-def test_a_study_is_refused_and_a_new_head_is_known(tmp_path):
-    class Vocabulary:
-        pad_token_id, eos_token_id = 0, 1
-
-        def __len__(self):
-            return 60
-
-    def build(folder):
-        recipe = ModelConfig(name=str(folder))
-        return build_model(recipe, task=task_named("sst2"), tokenizer=Vocabulary(), max_length=16, seed=0)
-
-    head = replaced_head(build(saved(BertModel(BERT), tmp_path / "whole")))
-    assert head.new == ("classifier.bias", "classifier.weight")
-    with pytest.raises(oelm.FolderError, match=QUERY):
-        build(saved(BertModel(BERT), tmp_path / "damaged", change=renamed(QUERY)))
+@pytest.mark.slow
+def test_a_record_names_the_new_head_and_a_damaged_model_starts_no_cell(tmp_path, monkeypatch):
+    """A study with a renamed tensor ended `done`."""
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+    sizes = BertConfig(**SIZES | {"vocab_size": 320, "max_position_embeddings": 32})
+    steps = {"budget": {"steps": 1}, "evaluate": {"every": 1}, "checkpoint": {"every": 1}}
+    for name, change in (("whole", lambda tensors: tensors), ("damaged", renamed(QUERY))):
+        folder = saved(BertModel(sizes), tmp_path / "model", change=change)
+        study = oelm.load_study(tiny_study.make(tmp_path, model={"name": str(folder)}, **steps))
+        study = replace(study, seeds=(0,))
+        if name == "whole":
+            oelm.run(study, out=tmp_path / name)
+        else:
+            with pytest.raises(oelm.OelmError, match=QUERY):
+                oelm.run(study, out=tmp_path / name)
+    record = read_record(tmp_path / "whole" / "tiny" / "baseline" / "seed-0")
+    assert (record.status, record.start.dropped_weights) == ("done", ())
+    assert record.start.new_weights == ("classifier.bias", "classifier.weight")
+    assert not list((tmp_path / "damaged").rglob("record.json"))
 
 
 def test_an_adapter_beside_a_model_is_refused(tmp_path):

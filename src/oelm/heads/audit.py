@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -13,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from oelm.errors import AuditFailed, FolderError, ModelError
+from oelm.facts import Counts
 from oelm.format import html_lines, html_table
 from oelm.heads.apply import apply
 from oelm.heads.count import count
@@ -20,9 +22,9 @@ from oelm.heads.find import find_projections
 from oelm.heads.freeze import task_head_parameters
 from oelm.heads.measure import gram, orthonormal_tolerance
 from oelm.heads.projection import ParamSlice, param_slices, slice_hashes
-from oelm.heads.save import OELM_JSON, SavedTreatment, load_saved, read_oelm_json, saved_slices
+from oelm.heads.save import OELM_JSON, SavedTreatment, counts_as_loaded, load_saved, read_oelm_json, saved_slices
 from oelm.models.load import load_model
-from oelm.treatment import ORTHONORMAL, Treatment
+from oelm.treatment import DRAWN, ORTHONORMAL, Treatment
 
 if TYPE_CHECKING:
     from oelm.heads.applied import Applied
@@ -313,8 +315,9 @@ def _moved(applied: Applied, optimizer: torch.optim.Optimizer | None) -> _Part:
 def audit_folder(folder: str | Path, *, against: str | Path | None = None) -> Audit:
     """Audit a saved model, with or without an `oelm.json`.
 
-    With an `oelm.json`, frozen tensors must have its hashes; with `against`, they must also be what the same treatment
-    makes of that base model. Without an `oelm.json`, every query and key must be as in the base.
+    With an `oelm.json`, its counts and hashes must be those of the model, and what it says was written must be what the
+    treatment makes: of the base model `against`, or, if it draws new weights, of any model. Without an `oelm.json`,
+    every query and key must be as in the base.
     """
     folder = Path(folder)
     treated = (folder / OELM_JSON).is_file()
@@ -323,17 +326,25 @@ def audit_folder(folder: str | Path, *, against: str | Path | None = None) -> Au
     projections = find_projections(model)  # raises if the layout is unknown
     examined, findings = _saved_counts(model, folder)
     if saved is not None:
-        _, frozen = saved_slices(model, saved, folder)
+        slices, frozen = saved_slices(model, saved, folder)
         examined["treatment"] = f"{saved.treatment}, seed {saved.seed}, by oelm {saved.oelm}"
+        findings += _against_counts(counts_as_loaded(model, frozen), saved)
         findings += _against_hashes(frozen, saved)
         examined["frozen bits"] = f"{len(frozen)} tensors by SHA-256 against {OELM_JSON}"
-        written = [one for one in frozen if one.kind == "weight" and one.key in saved.written]
+        written = [one for one in slices if one.kind == "weight" and one.key in saved.written]
         examined["geometry"], found = _check_geometry(written, saved.treatment)
         findings += found
     else:
-        frozen = [param_slice for projection in projections for param_slice in param_slices(projection)]
+        slices = [param_slice for projection in projections for param_slice in param_slices(projection)]
     if against is not None:
-        examined["base"], found = _against_base(model, frozen, saved, against)
+        base = load_model(against, type(model), dtype=next(model.parameters()).dtype)
+        made = "as in the base" if saved is None else "as the treatment makes them from the base"
+        examined["base"], found = _against_base(slices, saved, base, made)
+        findings += found
+    elif saved is not None and saved.treatment.init in DRAWN:
+        # Weights that are drawn do not depend on those that they replace: the model itself will do for a base.
+        weights = [one for one in slices if one.kind == "weight"]
+        examined["draws"], found = _against_base(weights, saved, copy.deepcopy(model), "as the seed draws them")
         findings += found
     return Audit(findings=tuple(findings), examined=examined)
 
@@ -350,7 +361,7 @@ def _saved_counts(model: nn.Module, folder: Path) -> tuple[dict[str, str], list[
                     if not file.get_slice(name).get_dtype().startswith(("F", "BF")):
                         continue  # position ids and the like are not weights
                     in_files += math.prod(file.get_slice(name).get_shape())
-        except SafetensorError as error:
+        except (SafetensorError, OSError) as error:
             raise FolderError(f"cannot read {path}", why=str(error)) from error
     examined = {
         "model": type(model).__name__,
@@ -383,29 +394,43 @@ def _against_hashes(frozen: list[ParamSlice], saved: SavedTreatment) -> list[Fin
     ]
 
 
+def _against_counts(counts: Counts, saved: SavedTreatment) -> list[Finding]:
+    if counts == saved.counts:
+        return []
+    expected, measured = (
+        f"{one.total:,} weights, {one.trainable:,} trainable, {one.buffers:,} in buffers, {one.qk or 0:,} Q/K"
+        for one in (saved.counts, counts)
+    )
+    return [Finding(code="COUNT-DIFFERS", expected=expected, measured=measured, where=OELM_JSON)]
+
+
 def _against_base(
-    model: nn.Module, frozen: list[ParamSlice], saved: SavedTreatment | None, against: str | Path
+    slices: list[ParamSlice], saved: SavedTreatment | None, base: nn.Module, made: str
 ) -> tuple[str, list[Finding]]:
-    base = load_model(against, type(model), dtype=next(model.parameters()).dtype)
+    """(what was covered, findings): tensors that are said to be as they were made and are not; and the reverse."""
     if saved is not None:
         apply(base, saved.treatment, seed=saved.seed, keep_undo=False)
     theirs = {one.key: one for projection in find_projections(base) for one in param_slices(projection)}
-    if not theirs.keys() >= {one.key for one in frozen}:
-        raise ModelError(f"cannot compare with {against}: its heads differ from those of the audited model")
-    expected = "as the treatment makes them from the base" if saved is not None else "as in the base"
+    if not theirs.keys() >= {one.key for one in slices}:
+        raise ModelError("cannot compare with the base: its heads differ from those of the audited model")
     exact = saved is None or saved.treatment.init == "keep"
-    compared = [one for one in frozen if saved is None or one.key in saved.written]
+    compared = [one for one in slices if saved is None or one.key in saved.written]
     differing = [one for one in compared if not _is_same(one, theirs[one.key], exact=exact)]
     findings = [
-        Finding(code="DIFFERS-FROM-BASE", expected=expected, measured="different", where=one.key) for one in differing
+        Finding(code="DIFFERS-FROM-BASE", expected=made, measured="different", where=one.key) for one in differing
     ]
-    return f"{len(compared) - len(differing)} of {len(compared)} tensors {expected}", findings
+    findings += [
+        Finding(code="WRITTEN-DIFFERS", expected=f"trained since, by {OELM_JSON}", measured=made, where=one.key)
+        for one in slices
+        if one not in compared and _is_same(one, theirs[one.key], exact=True)
+    ]
+    return f"{len(compared) - len(differing)} of {len(compared)} tensors {made}", findings
 
 
 def _is_same(mine: ParamSlice, theirs: ParamSlice, *, exact: bool) -> bool:
     """Bit for bit; or, if the treatment was recomputed, up to rounding with another number of threads."""
     first, second = mine.copy(), theirs.copy()
-    if torch.equal(first, second):
-        return True
+    if first.shape != second.shape or torch.equal(first, second):
+        return first.shape == second.shape
     bound = 4 * torch.finfo(first.dtype).eps * second.abs().max().item()
     return not exact and bool(((first - second).abs() <= bound).all())

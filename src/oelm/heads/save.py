@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import StringConstraints
 from torch import nn
 
-from oelm.errors import AuditFailed, FolderError, ModelError, OelmError
+from oelm.errors import AuditFailed, CellError, FolderError, ModelError
+from oelm.facts import Counts
+from oelm.heads.count import count
 from oelm.heads.find import projections_in
 from oelm.heads.freeze import has_adapters, set_requires_grad, should_freeze, split_fused
 from oelm.heads.projection import ParamSlice, param_slices, slice_hashes
-from oelm.installation import UPDATE
+from oelm.runs.files import FileType
 from oelm.treatment import Treatment
 from oelm.version import __version__
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from oelm.heads.applied import Applied
 
 OELM_JSON = "oelm.json"
-_FORMAT = 1
+_Hash = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +35,36 @@ class SavedTreatment:
     """The version that wrote it."""
     treatment: Treatment
     seed: int
-    frozen: dict[str, str]
+    frozen: dict[str, _Hash]
     """SHA-256 by slice."""
-    unfrozen: list[str]
+    unfrozen: tuple[str, ...]
     """Slices that the treatment froze and that were unfrozen when saved."""
-    written: list[str]
+    written: tuple[str, ...]
     """Slices that still had the weights that the treatment wrote."""
-    counts: dict[str, int | None]
-    """`Counts` when saved, for readers without the model."""
+    counts: Counts
+    """Of the model as it is loaded again: what the treatment froze is frozen, and nothing else."""
 
-    def to_json(self) -> str:
-        return json.dumps({"format": _FORMAT, **asdict(self), "treatment": self.treatment.to_dict()}, indent=2) + "\n"
+    def __post_init__(self) -> None:
+        for name in ("unfrozen", "written"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise FolderError(f"{name} names a tensor twice")
+        if both := self.frozen.keys() & set(self.unfrozen):
+            raise FolderError(f"{min(both)} is both frozen and unfrozen")
+
+
+_OELM_FILE = FileType(
+    OELM_JSON,
+    SavedTreatment,
+    format=2,
+    has_checksum=True,
+    hint="compare the model with its base: oelm audit FOLDER --against BASE, without this file",
+)
+
+
+def counts_as_loaded(model: nn.Module, frozen: Sequence[ParamSlice]) -> Counts:
+    """Numbers of weights if these slices are frozen and nothing else is."""
+    counts = count(model)
+    return replace(counts, trainable=counts.total - counts.buffers - sum(one.numel for one in frozen))
 
 
 def save_pretrained(applied: Applied, folder: str | Path) -> None:
@@ -78,16 +100,14 @@ def save_pretrained(applied: Applied, folder: str | Path) -> None:
         treatment=applied.treatment,
         seed=applied.seed,
         frozen=frozen,
-        unfrozen=[key for key in applied.freezable if key not in frozen],
-        written=[key for key, digest in now.items() if digest == applied.hashes_at_apply[key]],
-        counts=applied.counts.to_dict(),
+        unfrozen=tuple(key for key in applied.freezable if key not in frozen),
+        written=tuple(key for key, digest in now.items() if digest == applied.hashes_at_apply[key]),
+        counts=counts_as_loaded(model, held),
     )
     # An old file must not describe new weights if writing them is interrupted.
     (folder / OELM_JSON).unlink(missing_ok=True)
     save(folder)
-    partial = folder / f"{OELM_JSON}.partial"
-    partial.write_text(record.to_json(), encoding="utf-8")
-    partial.replace(folder / OELM_JSON)
+    _OELM_FILE.write(folder, record)
 
 
 def from_pretrained(folder: str | Path, auto_class: Any = None, **kwargs: Any) -> tuple[nn.Module, Applied]:
@@ -148,10 +168,10 @@ def saved_slices(
     projections = projections_in(model, saved.treatment.layers)
     slices = [param_slice for projection in projections for param_slice in param_slices(projection)]
     by_key = {param_slice.key: param_slice for param_slice in slices}
-    unknown = sorted(saved.frozen.keys() - by_key.keys())
+    unknown = sorted((saved.frozen.keys() | set(saved.written)) - by_key.keys())
     if unknown:
         raise FolderError(
-            f"{len(unknown)} frozen tensors in {OELM_JSON} are not in the model",
+            f"{len(unknown)} treated tensors in {OELM_JSON} are not in the model",
             where=f"{Path(folder) / OELM_JSON}: {unknown[0]}",
             why=f"the model was loaded as {type(model).__name__}, with other names of heads, or the file was modified",
             hint="load it with the class that was saved",
@@ -183,33 +203,8 @@ def read_oelm_json(folder: str | Path) -> SavedTreatment:
             else "load it with transformers and oelm.apply(...), or compare it with oelm audit FOLDER --against BASE",
         )
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise FolderError(f"cannot read {path}", why=str(error)) from error
-    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
-        raise FolderError(f"{path} is damaged", why="the format number is missing")
-    if data["format"] > _FORMAT:
-        raise FolderError(
-            f"{path} has format {data['format']}; oelm {__version__} reads up to {_FORMAT}",
-            why=f"it was written by oelm {data.get('oelm', 'of a later version')}",
-            hint=UPDATE,
-        )
-    frozen, seed, treated = data.get("frozen"), data.get("seed"), data.get("treatment")
-    unfrozen, written = data.get("unfrozen"), data.get("written")
-    hashes = isinstance(frozen, dict) and all(isinstance(v, str) and len(v) == 64 for v in frozen.values())
-    lists = all(isinstance(v, list) and all(isinstance(key, str) for key in v) for v in (unfrozen, written))
-    if not (hashes and lists and isinstance(seed, int) and isinstance(treated, dict)):
-        raise FolderError(f"{path} is damaged", why="treatment, seed or the hashes of frozen tensors are missing")
-    try:
-        treatment = Treatment.from_dict(treated)
-    except OelmError as error:
-        raise FolderError(f"{path} is damaged", why=str(error)) from error
-    return SavedTreatment(
-        oelm=str(data.get("oelm")),
-        treatment=treatment,
-        seed=seed,
-        frozen=data["frozen"],
-        unfrozen=data["unfrozen"],
-        written=data["written"],
-        counts=data.get("counts") or {},
-    )
+        saved = _OELM_FILE.read(Path(folder))
+    except CellError as error:
+        raise FolderError(str(error)) from error
+    assert saved is not None
+    return saved
