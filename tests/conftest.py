@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -24,8 +25,7 @@ transformers.utils.logging.set_verbosity(40)
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
 # Launches of tests are not those of the user.
-_STATE = tempfile.TemporaryDirectory(prefix="oelm-state-")
-os.environ["XDG_STATE_HOME"] = _STATE.name
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="oelm-state-")
 # What is started in the background, as CI may start us, ignores a Ctrl-C, and so would all that we start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -70,6 +70,10 @@ def pytest_collection_modifyitems(items):
     first, second = (list(itertools.chain(*half)) for half in (slow[::2], slow[1::2]))
     room = max(0, len(items) // 2 - len(first))
     items[:] = [*first, *quick[:room], *second, *quick[room:]]
+
+
+def pytest_unconfigure():
+    shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 def pytest_collection_finish():

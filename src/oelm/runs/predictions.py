@@ -80,7 +80,7 @@ def read_predictions(folder: Path, digest: FileDigest | None, *, model: Which = 
         if found != str(_FORMAT):
             raise CellError(f"{path} has format {found}; this oelm reads format {_FORMAT}")
         table = file.read(use_threads=False)
-        models, splits = (table[name].to_numpy() for name in ("model", "split"))
+        models, splits = (_column(name, table[name]) for name in ("model", "split"))
         own = np.flatnonzero(models == model)
         first = own[splits[own] == splits[own[0]]] if len(own) else own
         names = [name for name in table.column_names if name not in ("model", "split")]
@@ -92,10 +92,10 @@ def read_predictions(folder: Path, digest: FileDigest | None, *, model: Which = 
 
 def _column(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
     values: NDArray[Any] = column.to_numpy()
-    wanted = "f" if name == "loss" else "iu"
+    wanted = "f" if name == "loss" else "O" if name in ("model", "split") else "iu"
     if values.dtype.kind not in wanted:
         raise ValueError(f"'{name}' holds {column.type} with {column.null_count} missing")
     least, most = _RANGES.get(name, (-np.inf, np.inf))
-    if len(values) and not (values.min() >= least and values.max() <= most):
+    if wanted != "O" and len(values) and not (values.min() >= least and values.max() <= most):
         raise ValueError(f"'{name}' goes from {values.min()} to {values.max()}")
     return values
