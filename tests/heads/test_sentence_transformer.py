@@ -6,6 +6,7 @@ import types
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModel, BertConfig, BertModel
 
@@ -62,6 +63,18 @@ def check_trip(model, folder, base):
 def test_the_folder_comes_back_as_it_was_saved(stand_in, bert, tmp_path):
     model = SentenceTransformer(str(bert), device="cpu", model_kwargs={"use_safetensors": True})
     check_trip(model, tmp_path / "treated", bert)
+
+
+def test_a_missing_weight_is_refused_by_name(stand_in, bert, tmp_path):
+    """Its class does not say which weights it found."""
+    model = SentenceTransformer(str(bert), device="cpu", model_kwargs={"use_safetensors": True})
+    oelm.apply(model, freeze="qk").save_pretrained(tmp_path / "treated")
+    path = tmp_path / "treated" / "model.safetensors"
+    tensors = load_file(path)
+    tensors["x.y"] = tensors.pop("encoder.layer.1.output.dense.weight")
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(oelm.FolderError, match=r"missing     encoder\.layer\.1\.output\.dense\.weight"):
+        oelm.from_pretrained(tmp_path / "treated")
 
 
 def test_without_the_package_it_is_said(stand_in, bert, tmp_path, monkeypatch):

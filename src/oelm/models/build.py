@@ -88,8 +88,8 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
         config.num_labels = len(task.labels)
     if recipe.dropout is not None:
         set_dropout_(config, recipe.dropout)
-    if not hasattr(config, "vocab_size"):
-        raise ModelError(f"{name} is not a model of text", why=f"a {type(config).__name__} has no vocab_size")
+    if not isinstance(getattr(config, "vocab_size", None), int):
+        raise ModelError(f"{name} is not a model of text", why=f"its {type(config).__name__} has no vocab_size")
     if recipe.from_scratch:
         config.vocab_size = len(tokenizer)
     elif config.vocab_size < len(tokenizer):
