@@ -323,15 +323,16 @@ def read_results(folder: Path) -> Results:
     for cell in [cell for cell, record in found.items() if record.spec.study != study.name]:
         name = found.pop(cell).spec.study
         excluded.append(Excluded(where=str(cell), why=Message("excluded-study", name=name)))
+    steps: dict[Cell, Steps] = {}
     for cell, record in found.items():
-        excluded += _damaged_files(folder, cell, record)
+        excluded += _damaged_files(folder, cell, record, steps)
     bench = _bench_in(folder, study, excluded)
     simple: tuple[SimpleBaseline, ...] = ()
     try:
         simple = read_simple_baselines(folder)
     except OelmError as error:
         excluded.append(_damaged(SIMPLE_BASELINE, error, folder))
-    return Results(
+    results = Results(
         study=study,
         folder=folder,
         records={cell: found[cell] for cell in compared_cells(study) if cell in found},
@@ -340,17 +341,19 @@ def read_results(folder: Path) -> Results:
         bench=bench,
         simple_baselines=simple,
     )
+    results._steps.update(steps)
+    return results
 
 
-def _damaged_files(folder: Path, cell: Cell, record: Record) -> Iterator[Excluded]:
-    """Files of a cell that are not what its record says."""
+def _damaged_files(folder: Path, cell: Cell, record: Record, steps: dict[Cell, Steps]) -> Iterator[Excluded]:
+    """Files of a cell that are not what its record says. A log that is joins the others."""
     for name in (STEPS, PREDICTIONS):
         place, digest = folder / cell.folder, record.files.get(name)
         try:
             if digest is None and record.status == "done":
                 raise CellError(f"{name} is missing", why="its record does not name one")
             if name == STEPS:
-                read_steps(place, digest)  # all of it: whether it is whole does not follow from its digest
+                steps[cell] = read_steps(place, digest)  # whether it is whole does not follow from its digest
             elif digest is not None:
                 read_unchanged(place / name, digest)
         except OelmError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,7 +40,7 @@ def find_cells(runs: Path) -> list[CellRef]:
     found: dict[CellRef, None] = {}
     for folder in find_study_folders(runs):
         cells = [str(cell.relative_to(folder)) for cell in find_cell_folders(folder)]
-        if (folder / STUDY).is_file():  # it may have been fetched without
+        if os.path.lexists(folder / STUDY):  # it may have been fetched without
             study = load_study(folder / STUDY, skip_plugins=True)
             cells = [*map(str, tuning_cells(study)), *map(str, compared_cells(study)), *cells]
         found |= dict.fromkeys(CellRef(study=folder, cell=cell) for cell in cells)
