@@ -132,7 +132,8 @@ def sealed(text: str) -> str:
     head = re.match(r'\{\s*"format": \d+,\s*"sha256": "(.*?)",', text)
     if head is None:
         return text
-    return text.replace(head[1], hashlib.sha256(text[head.end() :].encode()).hexdigest(), 1)
+    checksum = hashlib.sha256(text[head.end() :].encode()).hexdigest()
+    return text[: head.start(1)] + checksum + text[head.end(1) :]
 
 
 def replace_at(content: Any, path: str, value: Any) -> Any:

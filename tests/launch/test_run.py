@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+from dataclasses import replace
 
 import pyarrow.parquet as parquet
 import pytest
@@ -468,6 +469,58 @@ def test_a_damaged_log_of_steps_is_repaired(study, tmp_path):
     record = run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
     assert record.test == whole.test
     assert [row[0] for row in record.lr] == list(range(1, 25))
+
+
+class Told(Progress):
+    def __init__(self):
+        self.lines = []
+
+    def on_message(self, text):
+        self.lines.append(text)
+
+
+def test_a_log_that_has_lost_steps_is_said_and_left_out_of_the_results(study, tmp_path):
+    folder = tmp_path / "runs/tiny/baseline/seed-0"
+    with pytest.raises(oelm.Stopped):
+        run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs", progress=Interrupts("on_step"))
+    lines = (folder / "steps.jsonl").read_text().splitlines(keepends=True)
+    (folder / "steps.jsonl").write_text("".join(lines[:2] + lines[3:]))
+    told = Told()
+    assert run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs", progress=told).status == "done"
+    assert any(f"steps.jsonl is damaged: of {len(lines)} steps, {len(lines) - 1}" in line for line in told.lines)
+    out = {out.where: str(out.why) for out in oelm.load(tmp_path / "runs").excluded}
+    assert "its steps are not 1, 2, 3 and so on" in out["baseline/seed-0/steps.jsonl"]
+
+
+def test_what_is_not_finite_on_the_test_split_is_diverged(study, tmp_path, monkeypatch):
+    """On the validation split it was."""
+    from oelm.train import loop
+
+    evaluate = loop.evaluate
+
+    def elsewhere(objective, split, **more):
+        measured = evaluate(objective, split, **more)
+        is_test = len(split) == 60
+        return replace(measured, metrics={**measured.metrics, "loss": math.inf}) if is_test else measured
+
+    monkeypatch.setattr(loop, "evaluate", elsewhere)
+    record = run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
+    assert (record.status, record.test) == ("diverged", {})
+    assert "the loss on the validation split is inf at step 24" in record.error.what, "the published name of its test"
+
+
+def test_a_damaged_simple_baseline_is_made_again(tmp_path):
+    study = load_study(tiny_study.make(tmp_path, budget={"steps": 2}))
+    oelm.run(study, out=tmp_path / "runs", seeds=[0])
+    path = tmp_path / "runs/tiny/simple_baseline.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"0.", b"1."))
+    told = Told()
+    results = oelm.run(study, out=tmp_path / "runs", seeds=[1], progress=told)
+    assert any("simple_baseline.json is damaged" in line and "it is made again" in line for line in told.lines)
+    assert path.read_bytes() == whole
+    assert results.simple_baselines
+    assert "simple_baseline.json" not in {out.where for out in results.excluded}
 
 
 def test_a_plan_shows_cells_of_another_study_as_changed(study, tmp_path):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import tiny_study
+from made_runs import sealed
 from oelm.data.sources import find_source
 from oelm.data.splits import SplitReader
 from oelm.data.tasks import task_named
@@ -23,7 +24,12 @@ from oelm.data.tokenize import TokenizedTask, Windows, tokenize_task, train_toke
 from oelm.errors import CellError, OelmError
 from oelm.facts import TaskFacts
 from oelm.runs.layout import SIMPLE_BASELINE
-from oelm.runs.simple_baseline import SimpleBaseline, find_simple_baseline, read_simple_baselines
+from oelm.runs.simple_baseline import (
+    SIMPLE_BASELINE_FILE,
+    SimpleBaseline,
+    find_simple_baseline,
+    read_simple_baselines,
+)
 from oelm.train import simple_baseline
 from oelm.train.simple_baseline import save_simple_baseline, train_simple_baseline
 
@@ -284,17 +290,26 @@ GOOD = SimpleBaseline(
 )
 
 
+def file_of(*baselines, version=SIMPLE_BASELINE_FILE.format):
+    """As it would have been written, whatever is in it."""
+    return sealed(json.dumps({"format": version, "sha256": "", "baselines": baselines}))
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         ("{", "damaged"),
         ("[]", "damaged"),
         ("{}", "damaged"),
-        (json.dumps({"format": 2, "baselines": []}), "a newer oelm"),
-        (json.dumps({"format": 1}), "damaged"),
-        (json.dumps({"format": 1, "baselines": [{"data": "d"}]}), "damaged"),
-        (json.dumps({"format": 1, "baselines": [GOOD.__dict__ | {"splits": {"a": {"accuracy": "high"}}}]}), "damaged"),
-        (json.dumps({"format": 1, "baselines": [GOOD.__dict__ | {"more": 1}]}), "damaged"),
+        (file_of(version=99), "format 99"),
+        (json.dumps({"format": SIMPLE_BASELINE_FILE.format}), "checksum"),
+        (json.dumps({"format": SIMPLE_BASELINE_FILE.format, "baselines": []}), "checksum"),
+        (file_of({"data": "d"}), "baselines.0.tokenizer"),
+        (file_of(GOOD.__dict__ | {"splits": {"a": {"accuracy": "high"}}}), "accuracy"),
+        (file_of(GOOD.__dict__ | {"splits": {"a": {"accuracy": 1.3}}}), "accuracy is 1.3"),
+        (file_of(GOOD.__dict__ | {"splits": {"a": {"accuracy": math.nan}}}), "accuracy is nan"),
+        (file_of(GOOD.__dict__ | {"majority": {"a": -5}}), "majority.a"),
+        (file_of(GOOD.__dict__ | {"more": 1}), "more"),
     ],
 )
 def test_a_damaged_file(tmp_path, content, says):
@@ -313,7 +328,7 @@ JSON = st.recursive(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from([*GOOD.__dict__, "more"]), JSON, max_size=2))
 def test_whatever_is_read_is_a_baseline(tmp_path, change):
-    (tmp_path / SIMPLE_BASELINE).write_text(json.dumps({"format": 1, "baselines": [GOOD.__dict__ | change]}))
+    (tmp_path / SIMPLE_BASELINE).write_text(file_of(GOOD.__dict__ | change))
     try:
         (found,) = read_simple_baselines(tmp_path)
     except OelmError:
@@ -322,7 +337,7 @@ def test_whatever_is_read_is_a_baseline(tmp_path, change):
 
 
 def test_reading_needs_neither_torch_nor_scikit_learn(tmp_path):
-    (tmp_path / SIMPLE_BASELINE).write_text(json.dumps({"format": 1, "baselines": [GOOD.__dict__]}))
+    (tmp_path / SIMPLE_BASELINE).write_text(file_of(GOOD.__dict__))
     code = (
         "import sys; from pathlib import Path; from oelm.runs.simple_baseline import read_simple_baselines;"
         f"assert len(read_simple_baselines(Path({str(tmp_path)!r}))) == 1;"

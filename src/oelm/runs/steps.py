@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -101,7 +102,7 @@ def read_steps(folder: Path, digest: FileDigest | None) -> Steps:
 
 
 def _as_array(steps: list[Step]) -> NDArray[np.float64]:
-    return np.array([[getattr(step, name) for name in _COLUMNS] for step in steps], dtype=np.float64)
+    return np.array(list(map(attrgetter(*_COLUMNS), steps)), dtype=np.float64)
 
 
 def read_written_steps(folder: Path) -> list[Step]:

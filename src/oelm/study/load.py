@@ -5,6 +5,7 @@ Pydantic is used at this border, and beyond it everything is a plain frozen data
 
 import itertools
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -70,6 +71,8 @@ def _find(path: str | Path) -> Path:
         return shipped[str(path)]
     if file.is_dir():
         raise StudyError(f"{path} is a folder, not a study file")
+    if os.path.lexists(file):
+        raise StudyError(f"{path} is not a study file", why="it is a link to nothing, a pipe or something else")
     raise StudyError(f"there is no study file {path}{did_you_mean(file.stem, shipped)}", hint="oelm studies ls")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,7 +45,7 @@ def find_cells(runs: Path) -> list[CellRef]:
         home = folder.absolute()
         cells = [str(cell.absolute().relative_to(home)) for cell in started]
         # It may lie above, of which only these cells are meant; or have been fetched without its study.
-        if home.is_relative_to(top) and (folder / STUDY).is_file():
+        if home.is_relative_to(top) and os.path.lexists(folder / STUDY):
             study = load_study(folder / STUDY, skip_plugins=True)
             cells = [*map(str, tuning_cells(study)), *map(str, compared_cells(study)), *cells]
         found |= dict.fromkeys(CellRef(study=folder, cell=cell) for cell in cells)
