@@ -122,7 +122,7 @@ def _results(ledger: Ledger, runs: Path | None) -> dict[str, Results]:
                 found[name] = read_results(folder)
                 for out in found[name].excluded:
                     if out.is_damaged:
-                        typer.echo(f"excluded: {name}/{out}", err=True)
+                        warn(f"excluded: {name}/{out}")
             except OelmError as error:  # the claims that it does not re-test are still worth showing
                 warn(f"excluded: {' '.join(str(error).split())}")
     return found
