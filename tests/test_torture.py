@@ -8,17 +8,17 @@ from torture.attack import remove_prepared, run_trial
 pytestmark = pytest.mark.slow
 # Trainings take seconds a trial, the others a fraction of one.
 TRIALS = {
-    "kills": 6,
+    "kills": 3,
     "races": 2,
-    "full-disks": 4,
+    "full-disks": 3,
     "no-links": 2,
-    "token-cache": 6,
-    "checkpoints": 4,
-    "run-folders": 20,
-    "forged-records": 15,
-    "studies": 60,
-    "model-folders": 20,
-    "data-files": 40,
+    "token-cache": 4,
+    "checkpoints": 3,
+    "run-folders": 10,
+    "forged-records": 8,
+    "studies": 30,
+    "model-folders": 12,
+    "data-files": 30,
 }
 
 

@@ -75,7 +75,7 @@ def run_trial(attack: Attack, seed: str) -> Trial:
         pid = os.fork()
         if pid == 0:
             _attempt(attack, seed, prepared, folder / "work", said)
-        ended = _wait(pid, TRIAL_SECONDS)
+        ended = _wait(pid, TRIAL_SECONDS, os.killpg)  # with all that it has started
         text = said.read_text(encoding="utf-8", errors="replace") if said.exists() else ""
         if ended is None:
             problem = f"hangs after {TRIAL_SECONDS:.0f} s; {text}"
@@ -110,15 +110,15 @@ def _attempt(attack: Attack, seed: str, prepared: Path, folder: Path, said: Path
         os._exit(code)
 
 
-def _wait(pid: int, seconds: float) -> int | None:
-    """How a process ended, as `os.waitpid` says; None if it had to be killed, and all that it had started with it."""
+def _wait(pid: int, seconds: float, kill: Callable[[int, int], None] = os.kill) -> int | None:
+    """How a process ended, as `os.waitpid` says; None if it had to be killed."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found, ended = os.waitpid(pid, os.WNOHANG)
         if found:
             return ended
         time.sleep(0.005)
-    os.killpg(pid, signal.SIGKILL)
+    kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return None
 
@@ -160,7 +160,7 @@ def command(*words: object) -> Ended:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-    ended = _wait_for_command(pid)
+    ended = _wait(pid, COMMAND_SECONDS)
     out, err = (path.read_text(encoding="utf-8", errors="replace") for path in outputs)
     for path in outputs:
         path.unlink()
@@ -172,15 +172,3 @@ def command(*words: object) -> Ended:
     assert code in (0, 1, 2), f"{told}exit code {code}\n{err[-2000:]}"
     assert code != 2 or err.strip(), f"{told}exit code 2 without a word"
     return Ended(words=tuple(map(str, words)), code=code, out=out, err=err)
-
-
-def _wait_for_command(pid: int) -> int | None:
-    end = time.monotonic() + COMMAND_SECONDS
-    while time.monotonic() < end:
-        found, ended = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return ended
-        time.sleep(0.005)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return None

@@ -57,7 +57,12 @@ def train(study: Path, out: Path, **options: Any) -> int:
 
 
 def start_training(
-    study: Path, out: Path, *, before: Callable[[], None] = lambda: None, progress: Progress | None = None
+    study: Path,
+    out: Path,
+    *,
+    arm: str = ARM,
+    before: Callable[[], None] = lambda: None,
+    progress: Progress | None = None,
 ) -> int:
     """The number of a forked process that trains the cell, after `before` has set a trap there."""
     pid = os.fork()
@@ -67,7 +72,7 @@ def start_training(
     try:
         torch.set_num_threads(1)
         before()
-        record = run_cell(load_study(study), arm=ARM, seed=0, out=out, progress=progress or Progress())
+        record = run_cell(load_study(study), arm=arm, seed=0, out=out, progress=progress or Progress())
         code = 0 if record.status == "done" else 3
     except DiskError as error:
         print(error, file=sys.stderr)
@@ -106,6 +111,18 @@ def kill_at_file_event(number: int, below: Path) -> None:
     sys.addaudithook(hook)
 
 
+def train_until_killed(study: Path, out: Path, way: str, when: float) -> int:
+    """Train the cell, and kill it: after so many seconds, at a file event, or in an evaluation; how it ended."""
+    if way == "time":
+        pid = start_training(study, out)
+        time.sleep(when)
+        os.kill(pid, signal.SIGKILL)
+        return os.waitpid(pid, 0)[1]
+    if way == "evaluation":
+        return train(study, out, progress=KilledInEvaluation(int(when)))
+    return train(study, out, before=lambda: kill_at_file_event(int(when), out))
+
+
 def _work_on(choose: random.Random, prepared: Path, folder: Path) -> tuple[Path, Path, str]:
     """(study, where it runs, what it must end with) of one of the prepared studies."""
     kind = choose.choice(_KINDS)
@@ -126,16 +143,8 @@ def kill(choose: random.Random, prepared: Path, folder: Path) -> str:
     kills = 0
     for _ in range(choose.randint(1, 6)):
         way = choose.choice(("time", "files", "files", "evaluation"))
-        if way == "time":
-            pid = start_training(study, out)
-            time.sleep(choose.uniform(0.05, 3.0))
-            os.kill(pid, signal.SIGKILL)
-            ended = os.waitpid(pid, 0)[1]
-        elif way == "files":
-            number = choose.randint(1, 120)
-            ended = train(study, out, before=lambda number=number: kill_at_file_event(number, out))
-        else:
-            ended = train(study, out, progress=KilledInEvaluation(choose.randint(1, 12)))
+        when = {"time": choose.uniform(0.05, 3.0), "files": choose.randint(1, 120), "evaluation": choose.randint(1, 12)}
+        ended = train_until_killed(study, out, way, when[way])
         assert os.WIFSIGNALED(ended) or ended == 0, f"ended with {ended} after {kills} kills"
         kills += os.WIFSIGNALED(ended)
         assert read_state(out / CELL) in ("pending", "stopped", "done"), "a lease that is stuck"
