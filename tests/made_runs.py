@@ -132,7 +132,7 @@ def sealed(text: str) -> str:
     head = re.match(r'\{\s*"format": \d+,\s*"sha256": "(.*?)",', text)
     if head is None:
         return text
-    checksum = hashlib.sha256(text[head.end() :].encode()).hexdigest()
+    checksum = hashlib.sha256(text[head.end() :].encode("utf-8", "surrogateescape")).hexdigest()
     return text[: head.start(1)] + checksum + text[head.end(1) :]
 
 

@@ -9,7 +9,7 @@ import torch
 
 import oelm
 from heads.test_save import forge
-from oelm.heads.audit import audit_folder
+from oelm.heads.audit import _check_geometry, audit_folder
 from zoo import FAMILIES
 
 BERT = next(f for f in FAMILIES if f.name == "bert")
@@ -206,3 +206,14 @@ def test_the_seed_of_a_treatment_that_draws_nothing_is_of_no_use(copied):
     folder, base = copied("orthogonalize")
     forge(folder, lambda data: data.update(seed=3))
     audit_folder(folder, against=base).check()
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-30])
+def test_a_head_without_length_is_a_finding(value):
+    """There is no scale to take off it; found by `make torture`, in a file whose hashes had been made to fit."""
+    applied = oelm.apply(BERT.model(), init="orthogonalize", freeze="qk")
+    weight = next(one for one in applied.slices if one.kind == "weight")
+    with torch.no_grad():
+        weight.parameter.fill_(value)
+    _, findings = _check_geometry([weight], applied.treatment)
+    assert {finding.code for finding in findings} == {"WRONG-SCALE", "NOT-ORTHONORMAL"}

@@ -31,6 +31,7 @@ from oelm.runs.layout import CELL, RECORD, STEPS, find_cell_folders
 from oelm.runs.lease import acquire, holder_of
 from oelm.runs.record import RECORD_FILE
 from oelm.runs.status import read_state, read_status
+from oelm.runs.steps import read_steps
 from oelm.study.cells import Cell
 
 
@@ -258,3 +259,9 @@ def test_any_bytes_as_any_file(tmp_path, content):
             with contextlib.suppress(OelmError):
                 look(tmp_path)
         assert read_status(tmp_path, study="a", cell="b").cell == "b"
+
+
+@pytest.mark.parametrize("content", [b"\n", b"\n \n\n", b" "])
+def test_a_log_of_blank_lines_has_no_steps(tmp_path, content):
+    (tmp_path / STEPS).write_bytes(content)
+    assert len(read_steps(tmp_path, digest_file(tmp_path / STEPS))) == 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from oelm.data.sources import PACKAGED, TABLES, TEXTS, Source
 from oelm.data.tasks import Task
 from oelm.errors import DataError
+from oelm.parquet import open_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,13 +48,12 @@ def stream_rows(source: Source, path: Path) -> Iterator[pa.Table]:
 def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
     """The rows of a file; a Parquet file is streamed."""
     import pyarrow as pa
-    from pyarrow import parquet
 
     if path.suffix.lower() != ".parquet":
         yield _table(path, task)
         return
     try:
-        with parquet.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             for batch in file.iter_batches():
                 yield pa.Table.from_batches([batch])
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
@@ -90,11 +90,12 @@ def _table(path: Path, task: Task) -> pa.Table:
 
 def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
     import pyarrow as pa
-    from pyarrow import csv, json, parquet
+    from pyarrow import csv, json
 
     extension = path.suffix.lower()
     if extension == ".parquet":
-        return parquet.read_table(path)
+        with open_parquet(path) as file:
+            return file.read()
     if extension in (".jsonl", ".json"):
         return json.read_json(
             path,

@@ -185,7 +185,9 @@ def _check_geometry(
                 wanted = f"norm {expected:.6g}"
                 findings.append(Finding(code="WRONG-SCALE", expected=wanted, measured=f"{measured:.6g}", where=where))
             if orthonormal:
-                deviation = (gram_DD * (projection.head_dim / measured**2) - eye_DD).abs().max().item()
+                square = measured**2
+                unit_DD = gram_DD * (projection.head_dim / square) if square > 0 else gram_DD
+                deviation = (unit_DD - eye_DD).abs().max().item()
                 worst = max(worst, deviation)
                 if not deviation <= tolerance:
                     findings.append(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oelm.errors import CellError
+from oelm.parquet import open_parquet
 from oelm.runs.files import FileDigest, read_unchanged
 from oelm.runs.layout import PREDICTIONS
 from oelm.runs.record import Which
@@ -67,15 +68,14 @@ def write_predictions(path: Path, predictions: Mapping[tuple[Which, str], Predic
 
 def read_predictions(folder: Path, digest: FileDigest | None, *, model: Which = "final") -> Predictions | None:
     """On the first test split. The record of the cell has the digest; None if the cell kept none."""
-    import pyarrow as pa
-    from pyarrow import ArrowException, parquet
+    from pyarrow import ArrowException
 
     if digest is None:
         return None
     path = folder / PREDICTIONS
     content = read_unchanged(path, digest)
     try:
-        file = parquet.ParquetFile(pa.BufferReader(content), pre_buffer=False)
+        file = open_parquet(content)
         found = (file.schema_arrow.metadata or {}).get(_FORMAT_KEY, b"none").decode()
         if found != str(_FORMAT):
             raise CellError(f"{path} has format {found}; this oelm reads format {_FORMAT}")

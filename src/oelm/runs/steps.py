@@ -102,7 +102,7 @@ def read_steps(folder: Path, digest: FileDigest | None) -> Steps:
 
 
 def _as_array(steps: list[Step]) -> NDArray[np.float64]:
-    return np.array(list(map(attrgetter(*_COLUMNS), steps)), dtype=np.float64)
+    return np.array(list(map(attrgetter(*_COLUMNS), steps)), dtype=np.float64).reshape(-1, len(_COLUMNS))
 
 
 def read_written_steps(folder: Path) -> list[Step]:

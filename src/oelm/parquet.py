@@ -1,0 +1,45 @@
+"""Parquet files, opened only if what they say of their own size can be true: Arrow believes it, and takes the memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyarrow import parquet
+
+# Of a file of n bytes. A column that repeats one value takes next to nothing, whatever its length.
+_MOST_ROWS = 10_000  # times n
+_MOST_BYTES = 1_000  # times n, of a row group when it is unpacked
+_SMALL = 2**20  # what is below is taken to be of this size
+
+
+def open_parquet(source: Path | bytes) -> parquet.ParquetFile:
+    """A file, or its content. Raises what Arrow raises, also if it says of itself what cannot be."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    size = len(source) if isinstance(source, bytes) else os.stat(source).st_size
+    file = parquet.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source, pre_buffer=False)
+    problem = _find_problem(file.metadata, max(size, _SMALL))
+    if problem is not None:
+        file.close()
+        raise pa.ArrowInvalid(problem)
+    return file
+
+
+def _find_problem(metadata: parquet.FileMetaData, size: int) -> str | None:
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    if any(group.num_rows < 0 for group in groups) or sum(group.num_rows for group in groups) != metadata.num_rows:
+        return "its row groups do not have the rows that the file says it has"
+    if metadata.num_rows > _MOST_ROWS * size:
+        return f"it says that it has {metadata.num_rows:,} rows in {size:,} bytes"
+    for group in groups:
+        for number in range(group.num_columns):
+            column = group.column(number)
+            if not 0 <= column.total_uncompressed_size <= _MOST_BYTES * size:
+                return f"it says that {size:,} bytes unpack to {column.total_uncompressed_size:,}"
+            if not 0 <= column.num_values <= _MOST_ROWS * size:
+                return f"it says that it has {column.num_values:,} values in {size:,} bytes"
+    return None
