@@ -1,8 +1,7 @@
-"""Parquet files, opened only if what they say of their own size can be true: Arrow believes it, and takes the memory."""
+"""Parquet files, opened only if what they say of their own size can be: Arrow believes it, and takes the memory."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ def open_parquet(source: Path | bytes) -> parquet.ParquetFile:
     import pyarrow as pa
     from pyarrow import parquet
 
-    size = len(source) if isinstance(source, bytes) else os.stat(source).st_size
+    size = len(source) if isinstance(source, bytes) else source.stat().st_size
     file = parquet.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source, pre_buffer=False)
     problem = _find_problem(file.metadata, max(size, _SMALL))
     if problem is not None:

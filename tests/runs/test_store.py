@@ -262,6 +262,7 @@ def test_any_bytes_as_any_file(tmp_path, content):
 
 
 @pytest.mark.parametrize("content", [b"\n", b"\n \n\n", b" "])
-def test_a_log_of_blank_lines_has_no_steps(tmp_path, content):
+def test_a_log_of_steps_with_blank_lines_is_damaged(tmp_path, content):
     (tmp_path / STEPS).write_bytes(content)
-    assert len(read_steps(tmp_path, digest_file(tmp_path / STEPS))) == 0
+    with pytest.raises(CellError, match="is damaged"):
+        read_steps(tmp_path, digest_file(tmp_path / STEPS))

@@ -92,6 +92,8 @@ def read_steps(folder: Path, digest: FileDigest | None) -> Steps:
             parts.append(_as_array(_SOME.validate_json(some, strict=True, extra="forbid")))
     except ValidationError as error:
         raise CellError(f"{path} is damaged", why=first_problem(error)) from error
+    if sum(map(len, parts)) != len(lines):
+        raise CellError(f"{path} is damaged", why="a line is blank")
     table = np.concatenate(parts) if parts else np.empty((0, len(_COLUMNS)))
     found = Steps(**dict(zip(_COLUMNS, table.T, strict=True)))
     if not np.array_equal(found.step, np.arange(1, len(found) + 1)):
@@ -102,7 +104,7 @@ def read_steps(folder: Path, digest: FileDigest | None) -> Steps:
 
 
 def _as_array(steps: list[Step]) -> NDArray[np.float64]:
-    return np.array(list(map(attrgetter(*_COLUMNS), steps)), dtype=np.float64).reshape(-1, len(_COLUMNS))
+    return np.array(list(map(attrgetter(*_COLUMNS), steps)), dtype=np.float64)
 
 
 def read_written_steps(folder: Path) -> list[Step]:
