@@ -34,11 +34,8 @@ def _find_problem(metadata: parquet.FileMetaData, size: int) -> str | None:
         return "its row groups do not have the rows that the file says it has"
     if metadata.num_rows > _MOST_ROWS * size:
         return f"it says that it has {metadata.num_rows:,} rows in {size:,} bytes"
-    for group in groups:
-        for number in range(group.num_columns):
-            column = group.column(number)
-            if not 0 <= column.total_uncompressed_size <= _MOST_BYTES * size:
-                return f"it says that {size:,} bytes unpack to {column.total_uncompressed_size:,}"
-            if not 0 <= column.num_values <= _MOST_ROWS * size:
-                return f"it says that it has {column.num_values:,} values in {size:,} bytes"
+    # Not of single columns: asked about damaged ones, Arrow ends the process.
+    unpacked = max((group.total_byte_size for group in groups), default=0)
+    if unpacked > _MOST_BYTES * size:
+        return f"it says that {size:,} bytes unpack to {unpacked:,}"
     return None
