@@ -65,11 +65,13 @@ def make_runs(
     examples: int = EXAMPLES,
     steps: int = 100,
     change: Any = None,
+    best: dict[str, int] | None = None,
 ) -> Path:
     """Write the folder of a study and return it.
 
     `accuracy` is the true one of every arm, `spread` how far seeds scatter around it; all arms of a seed err on mostly
     the same examples, as real ones do. `change(cell, record)` may return another record, or None to leave it out.
+    `best` is the place in the grid, by arm, of what does best when tuned: the middle, if it is not said.
     """
     study = study or study_of()
     folder = root / study.name
@@ -79,13 +81,12 @@ def make_runs(
     hardness = np.random.default_rng(7).random(examples)
     labels = np.random.default_rng(8).integers(0, 2, examples)
     for cell in (*tuning_cells(study), *compared_cells(study)):
-        if cell.point is None and study.tune is not None:
-            tuned = tuple((path, values[len(values) // 2]) for path, values in study.tune.grid.items())
-        else:
-            tuned = None
-        spec = resolve_cell(study, cell, tuned)
+        grid = study.tune.grid.items() if study.tune is not None else ()
+        tuned = tuple((path, values[(best or {}).get(cell.arm, len(values) // 2)]) for path, values in grid)
+        spec = resolve_cell(study, cell, tuned if cell.point is None else None)
         draw = np.random.default_rng([cell.seed, list(study.arms).index(cell.arm)])
         target = (accuracy or {}).get(cell.arm, 0.9) + spread * draw.standard_normal()
+        target -= 0.05 * (cell.point is not None and cell.point != tuned)
         seed_noise = np.random.default_rng([cell.seed, 99]).standard_normal(examples) * 0.05
         difficulty = hardness + seed_noise + 0.02 * draw.standard_normal(examples)
         right = difficulty <= np.quantile(difficulty, np.clip(target, 0.0, 1.0))
@@ -100,7 +101,7 @@ def make_runs(
             RECORD_FILE.write(place, changed)
             _write_steps(place, changed, steps)
             kept = Predictions(row=np.arange(len(labels)), label=labels, prediction=predicted, loss=loss)
-            keep_predictions(place, kept)
+            keep_predictions(place, kept) if cell.point is None else seal_files(place)
     return folder
 
 
@@ -218,7 +219,7 @@ def _record(spec: CellSpec, metrics: dict[str, float], examples: int, steps: int
         batches=f"batches-{seed}",
         counts=Counts(total=TRAINABLE["none"], trainable=TRAINABLE[spec.treatment.freeze], buffers=0, qk=1_774_080),
         evaluations=tuple(evaluations),
-        test={"final": measured, "best": measured},
+        test={"final": measured, "best": measured} if spec.tuning is None else {},
         lr=tuple(lr),
         seconds={"training": 0.27 * steps * 1.01, "evaluation": 3.0, "data": 0.1, "checkpoints": 0.2},
         peak_memory=PeakMemory(process=1_800_000_000 - 12 * frozen, gpu=None),

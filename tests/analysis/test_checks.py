@@ -167,7 +167,7 @@ GRID = {"optimizer.lr": (1e-5, 1e-4, 1e-3)}
 
 
 def tuned(name, **parts):
-    return side(name, **{"grid": GRID, "trials": 3, "tuned": {"optimizer.lr": 1e-4}, **parts})
+    return side(name, **{"grid": GRID, "trials": 3, "tuned": {"optimizer.lr": {0: 1e-4}}, **parts})
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def tuned(name, **parts):
         ({"trials": 6}, "invalid"),
         ({"trials": 0, "grid": None, "tuned": {}}, "invalid"),
         ({"grid": {"optimizer.lr": (1e-5, 1e-4, 2e-3)}}, "invalid"),
-        ({"tuned": {"optimizer.lr": 1e-3}}, "warn"),
-        ({"tuned": {"optimizer.lr": 1e-5}}, "warn"),
+        ({"tuned": {"optimizer.lr": {0: 1e-3}}}, "warn"),
+        ({"tuned": {"optimizer.lr": {0: 1e-5}}}, "warn"),
     ],
 )
 def test_unequal_tuning_and_edges(parts, severity):
@@ -186,13 +186,13 @@ def test_unequal_tuning_and_edges(parts, severity):
     assert [one.severity for one in issues] == ([severity] if severity else [])
     assert all(one.code == "TUNING-UNEQUAL" and one.where == "a" for one in issues)
     if severity == "warn":
-        edge = "highest" if parts["tuned"]["optimizer.lr"] == 1e-3 else "lowest"
+        edge = "highest" if parts["tuned"]["optimizer.lr"][0] == 1e-3 else "lowest"
         assert f"is the {edge} of the grid (1e-05, 0.0001, 0.001)" in str(issues[0].message)
 
 
 def test_words_have_no_edge():
     grid = {"schedule.name": ("linear", "cosine"), "compile": (True, False)}
-    sides = [tuned(name, grid=grid, tuned={"schedule.name": "linear"}) for name in ("baseline", "a")]
+    sides = [tuned(name, grid=grid, tuned={"schedule.name": {0: "linear"}}) for name in ("baseline", "a")]
     assert check_design(design(sides)) == []
 
 
@@ -201,12 +201,14 @@ FOUR = (1e-5, 1e-4, 3e-4, 1e-3)
 
 def test_tuned_settings_may_differ_if_both_had_the_same_choice():
     sides = [
-        tuned(name, settings={"optimizer.lr": lr}, tuned={"optimizer.lr": lr}, grid={"optimizer.lr": FOUR}, trials=4)
+        tuned(
+            name, settings={"optimizer.lr": lr}, tuned={"optimizer.lr": {0: lr}}, grid={"optimizer.lr": FOUR}, trials=4
+        )
         for name, lr in (("baseline", 1e-4), ("a", 3e-4))
     ]
     (one,) = check_design(design(sides))
     assert (one.code, one.severity) == ("LR-DIFFERS", "note")
-    elsewhere = replace(sides[1], settings={"optimizer.lr": 7e-4}, tuned={"optimizer.lr": 7e-4})
+    elsewhere = replace(sides[1], settings={"optimizer.lr": 7e-4}, tuned={"optimizer.lr": {0: 7e-4}})
     assert ("LR-DIFFERS", "invalid") in [
         (one.code, one.severity) for one in check_design(design([sides[0], elsewhere]))
     ]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from made_runs import launch, make_runs, replace_at, seal_files, study_of, write_floor
@@ -9,6 +10,7 @@ from oelm.analysis.checks.consistency import f1_impossible, speedup_above_ceilin
 from oelm.analysis.checks.design import check_study
 from oelm.analysis.results import load
 from oelm.runs.record import AuditOutcome
+from oelm.study.cells import Cell
 
 
 def codes(results, severity=None):
@@ -116,7 +118,7 @@ def test_2_other_data_block(tmp_path):
 
 # 3 ---------------------------------------------------------------------------------------------------------------
 
-TUNE = {"optimizer.lr": [3e-5, 1e-4, 3e-4], "seeds": [100]}
+TUNE = {"optimizer.lr": [3e-5, 1e-4, 3e-4]}
 
 
 def test_3_one_arm_tuned_and_the_other_not(tmp_path):
@@ -129,8 +131,10 @@ def test_3_one_arm_tuned_and_the_other_not(tmp_path):
 
     unfair = load(make_runs(tmp_path / "unfair", study, change=untuned))
     found = [issue for issue in unfair.checks if issue.code == "TUNING-UNEQUAL"]
-    assert {issue.where for issue in found} == {"freeze-only", "oelm-freeze"}
-    assert all("3 tuning runs for this arm, no tuning for baseline" in str(issue.message) for issue in found)
+    assert {issue.where for issue in found} == {"baseline", "freeze-only", "oelm-freeze"}
+    assert [str(issue.message) for issue in found if issue.where != "baseline"] == [
+        "3 tuning runs for this arm, no tuning for baseline: more tries find better settings by luck alone"
+    ] * 2
     assert all(one.verdict == "invalid" for one in unfair.comparisons.values())
 
 
@@ -143,17 +147,61 @@ def test_3_fewer_trials_for_one_arm(tmp_path):
 
 
 def test_3_a_choice_at_the_edge_of_the_grid(tmp_path):
-    def at_edge(cell, record):
-        if cell.point is None and cell.arm == "freeze-only":
-            return with_lr(record, 3e-4)
-        return record
-
-    results = load(make_runs(tmp_path, study_of(tune=TUNE), change=at_edge))
+    results = load(make_runs(tmp_path, study_of(tune=TUNE), best={"freeze-only": 2}))
     edge = [issue for issue in results.checks if issue.code == "TUNING-UNEQUAL"]
     assert [(issue.where, issue.severity) for issue in edge] == [("freeze-only", "warn")]
     assert "highest" in str(edge[0].message)
     differs = [issue for issue in results.checks if issue.code == "LR-DIFFERS"]
     assert [issue.severity for issue in differs] == ["note"], "each was chosen from the same grid"
+
+
+def test_3_a_cell_that_was_not_made_with_its_best(tmp_path):
+    def convenient(cell, record):
+        return with_lr(record, 3e-4) if cell == Cell(arm="freeze-only", seed=1) else record
+
+    results = load(make_runs(tmp_path, study_of(tune=TUNE), change=convenient))
+    (found,) = [one for one in results.checks if one.code == "TUNING-UNEQUAL" and one.severity == "invalid"]
+    assert (found.where, found.message.values["seeds"]) == ("freeze-only", (1,))
+    assert "made with optimizer.lr=0.0003, while the records of its trials say that optimizer.lr=0.0001" in str(found)
+    verdicts = {arm: one.verdict for arm, one in results.comparisons.items()}
+    assert verdicts["freeze-only"] == "invalid"
+    assert verdicts["oelm-freeze"] != "invalid"
+
+
+def test_3_every_seed_may_have_a_best_of_its_own(tmp_path):
+    """What a nested tuning is for: no two seeds need the same, and nothing is unequal about that."""
+
+    def other_best(cell, record):
+        if cell.arm != "freeze-only" or cell.seed != 1:
+            return record
+        if cell.point is None:
+            return with_lr(record, 3e-5)
+        if cell.point == (("optimizer.lr", 3e-5),):
+            rows = [replace(row, metrics={**row.metrics, "accuracy": 0.99}) for row in record.evaluations]
+            return replace(record, evaluations=tuple(rows))
+        return record
+
+    results = load(make_runs(tmp_path, study_of(tune=TUNE), change=other_best))
+    assert [one.severity for one in results.checks if one.code == "TUNING-UNEQUAL"] == ["note"], "one seed at the edge"
+    assert results.tuned("freeze-only")["optimizer.lr"] == {0: 1e-4, 1: 3e-5, 2: 1e-4, 3: 1e-4, 4: 1e-4}
+    assert results.comparisons["freeze-only"].verdict != "invalid"
+
+
+@pytest.mark.parametrize(("spread", "fires"), [(0.08, True), (0.0005, False)])
+def test_3_a_shared_choice_within_the_noise_of_its_seeds(tmp_path, spread, fires):
+    def noisy(cell, record):
+        if cell.point is None:
+            return record
+        luck = spread * np.random.default_rng([cell.seed, round(1e6 * cell.point[0][1])]).standard_normal()
+        rows = [
+            replace(row, metrics={**row.metrics, "accuracy": min(1.0, row.metrics["accuracy"] + luck)})
+            for row in record.evaluations
+        ]
+        return replace(record, evaluations=tuple(rows))
+
+    shared = study_of(tune={**TUNE, "seeds": [100, 101, 102]})
+    results = load(make_runs(tmp_path, shared, change=noisy))
+    assert ("TUNING-NOISE" in codes(results)) == fires
 
 
 def with_lr(record, lr):

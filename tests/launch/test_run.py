@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ import oelm
 import tiny_study
 from oelm.data.batches import BatchSampler
 from oelm.runs.status import read_state
+from oelm.runs.steps import read_written_steps
 from oelm.study.cells import Cell
 from oelm.study.load import load_study, study_from_dict
 from oelm.train.progress import Progress
@@ -251,20 +253,70 @@ def test_a_cell_that_fails_keeps_its_traceback_and_is_tried_again(study, tmp_pat
     assert again.records[Cell(arm="baseline", seed=0)].test == whole.test
 
 
-def test_every_arm_is_tuned_on_the_same_grid_and_seeds_of_its_own(tmp_path):
-    content = tiny_study.study(tiny_study.write_data(tmp_path / "data"), evaluate={"every": 24}, budget={"steps": 12})
-    content["tune"] = {"optimizer.lr": [1e-6, 3e-3], "seeds": [100]}
-    content["seeds"] = [0]
+def tuned_study(tmp_path, **tune):
+    """Two points of the grid: at one, nothing is learned."""
+    content = tiny_study.study(tiny_study.write_data(tmp_path / "data"), evaluate={"every": 6}, budget={"steps": 12})
+    return {**content, "tune": {"optimizer.lr": [1e-6, 3e-3], **tune}}
+
+
+def best_lr(folder, arm, seeds):
+    """By the records of the trials, recomputed here."""
+    means = {}
+    for lr in ("1e-06", "0.003"):
+        records = [oelm.read_record(folder / f"{arm}/tune/optimizer.lr={lr}/seed-{seed}") for seed in seeds]
+        assert all(record.test == {} for record in records), "a trial never sees a test split"
+        means[float(lr)] = sum(record.last_evaluation["accuracy"] for record in records)
+    return max(means, key=means.get)
+
+
+def test_every_seed_tunes_itself_and_goes_on_from_its_best_trial(tmp_path):
+    content = tuned_study(tmp_path)
+    study, folder = study_from_dict(content), tmp_path / "runs/tiny"
+    with pytest.raises(oelm.StudyError, match="not tuned yet"):
+        run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
+    results = oelm.run(study, out=tmp_path / "runs")
+    assert len(results.records) == 4
+    assert len(results.tuning) == 8
+    for cell, record in results.records.items():
+        best = best_lr(folder, cell.arm, [cell.seed])
+        assert record.spec.recipe.optimizer.lr == best
+        assert [launch.step for launch in record.launches] == [0, 12], "it is not trained again"
+        plain = {**content, "recipe": {**content["recipe"], "optimizer": {"lr": best}}, "tune": None}
+        alone = run_cell(study_from_dict(plain), arm=cell.arm, seed=cell.seed, out=tmp_path / "alone" / cell.folder)
+        assert (record.test, record.evaluations, record.batches) == (alone.test, alone.evaluations, alone.batches)
+        losses = [losses_of(place / cell.folder) for place in (folder, tmp_path / "alone" / cell.folder / "tiny")]
+        assert losses[0] == losses[1]
+        assert record.peak_memory.process > 0
+    assert not list(folder.glob("**/checkpoints")), "nothing goes on from a trial any more"
+    assert not [issue for issue in results.checks if issue.code == "TUNING-UNEQUAL" and issue.severity == "invalid"]
+
+
+def losses_of(folder):
+    return [step.loss for step in read_written_steps(folder)]
+
+
+def test_a_trial_whose_checkpoint_is_gone_is_trained_again_to_the_same_bits(tmp_path):
+    study = study_from_dict(tuned_study(tmp_path))
+    whole = oelm.run(study, out=tmp_path / "whole", arms=["baseline"], seeds=[0])
+    for lr in ("1e-06", "0.003"):
+        oelm.run(study, out=tmp_path / "runs", cells=[f"baseline/tune/optimizer.lr={lr}/seed-0"])
+    kept = list((tmp_path / "runs").glob("**/checkpoints"))
+    assert len(kept) == 1, "only the best trial so far keeps one"
+    shutil.rmtree(kept[0])
+    again = oelm.run(study, out=tmp_path / "runs", arms=["baseline"], seeds=[0])
+    ((cell, record),) = again.records.items()
+    assert [launch.step for launch in record.launches] == [0]
+    assert record.test == whole.records[cell].test
+
+
+def test_arms_may_share_what_was_tuned_on_seeds_of_its_own(tmp_path):
+    content = {**tuned_study(tmp_path, seeds=[100, 101, 102]), "seeds": [0]}
     study = study_from_dict(content)
     with pytest.raises(oelm.StudyError, match="not tuned yet"):
         run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs")
     comparison = oelm.run(study, out=tmp_path / "runs")
     for arm in ("baseline", "oelm-freeze"):
-        tuned = {}
-        for lr in ("1e-06", "0.003"):
-            record = oelm.read_record(tmp_path / f"runs/tiny/{arm}/tune/optimizer.lr={lr}/seed-100")
-            tuned[float(lr)] = record.last_evaluation["accuracy"]
-        best = max(tuned, key=tuned.get)
+        best = best_lr(tmp_path / "runs/tiny", arm, (100, 101, 102))
         record = comparison.records[Cell(arm=arm, seed=0)]
         assert record.spec.recipe.optimizer.lr == best
         assert f"{arm}: tuned to optimizer.lr = {best}" in str(comparison)
@@ -437,10 +489,10 @@ def test_an_arm_whose_tuning_fails_is_left_out_and_the_others_go_on(tmp_path, mo
 
     monkeypatch.setattr(Loop, "step", breaking)
     content = tiny_study.study(tiny_study.write_data(tmp_path / "data"), budget={"steps": 4}, evaluate={"every": 4})
-    content |= {"tune": {"optimizer.lr": [1e-3, 3e-3], "seeds": [100]}, "seeds": [0]}
+    content |= {"tune": {"optimizer.lr": [1e-3, 3e-3]}, "seeds": [0]}
     comparison = oelm.run(study_from_dict(content), out=tmp_path / "runs")
     assert [cell.arm for cell in comparison.records] == ["baseline"]
-    assert "excluded: oelm-freeze: its tuning cell" in str(comparison)
+    assert "excluded: oelm-freeze/seed-0: the tuning of oelm-freeze/seed-0 failed" in str(comparison)
     assert "no luck" in str(comparison)
 
 

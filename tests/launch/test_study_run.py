@@ -14,7 +14,7 @@ GRID = ["optimizer.lr=0.001", "optimizer.lr=0.003"]
 def pick(tmp_path):
     """The names of the cells that are picked, in the order they run."""
     content = tiny_study.study(tmp_path / "data")
-    content["tune"] = {"optimizer.lr": [1e-3, 3e-3], "seeds": [100, 101]}
+    content["tune"] = {"optimizer.lr": [1e-3, 3e-3], "seeds": [100, 101, 102]}
     study = study_from_dict(content)
 
     def call(**chosen):
@@ -27,17 +27,24 @@ def pick(tmp_path):
 
 def test_everything_by_default(pick):
     tuning, compared = pick()
-    assert (len(tuning), len(compared)) == (2 * 2 * 2, 4)
+    assert (len(tuning), len(compared)) == (2 * 2 * 3, 4)
 
 
 def test_a_compared_seed_needs_the_tuning_of_its_arm(pick):
     tuning, compared = pick(arms=["baseline"], seeds=[1])
     assert compared == ["baseline/seed-1"]
-    assert tuning == [f"baseline/tune/{point}/seed-{seed}" for seed in (100, 101) for point in GRID]
+    assert tuning == [f"baseline/tune/{point}/seed-{seed}" for seed in (100, 101, 102) for point in GRID]
 
 
 def test_a_seed_of_the_tuning_is_its_grid(pick):
     assert pick(arms=["baseline"], seeds=[100]) == ([f"baseline/tune/{point}/seed-100" for point in GRID], [])
+
+
+def test_a_seed_that_tunes_itself_needs_its_own_grid_alone(tmp_path):
+    content = tiny_study.study(tmp_path / "data") | {"tune": {"optimizer.lr": [1e-3, 3e-3]}}
+    study_run = open_run(study_from_dict(content), out=tmp_path / "runs", arms=["baseline"], seeds=[1])
+    assert [str(cell) for cell in study_run.tuning] == [f"baseline/tune/{point}/seed-1" for point in GRID]
+    assert [str(cell) for cell in study_run.compared] == ["baseline/seed-1"]
 
 
 def test_a_cell_that_is_named_runs_alone(pick):

@@ -38,7 +38,7 @@ def rich_study(**parts):
             "study": "bert-sst2-fair",
             "arms": ARMS,
             "notes": [HOSTILE],
-            "tune": {"optimizer.lr": [2e-5, 5e-5, 1e-4], "seeds": [100]},
+            "tune": {"optimizer.lr": [2e-5, 5e-5, 1e-4]},
             "hypotheses": {
                 "H1": {
                     "statement": f"fewer parameters {HOSTILE}",
@@ -78,7 +78,7 @@ def lively(cell, record):
 
     evaluations = []
     for row in record.evaluations:
-        accuracy = round(1000 * record.value("accuracy") * (1 - 0.2 / row.step)) / 1000
+        accuracy = round(1000 * record.last_evaluation["accuracy"] * (1 - 0.2 / row.step)) / 1000
         evaluations.append(replace(row, metrics={"loss": row.metrics["loss"], "accuracy": accuracy}))
     record = replace_at(record, "start.heads", heads(1e-6 if cell.arm == "oelm-freeze" else 0.8))
     record = replace_at(record, "provenance.host", HOSTILE)

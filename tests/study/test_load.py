@@ -147,17 +147,24 @@ def test_all_problems_are_said_together(load):
         ({"seeds": []}, r"seeds +must be a list of whole numbers"),
         ({"seeds": [-1]}, r"seeds +must be a list of whole numbers"),
         ({"seeds": [True]}, r"seeds +must be a list of whole numbers"),
-        ({"tune": {"seeds": [9]}}, r"tune +names nothing to tune"),
-        ({"tune": {"batch.size": [8, 16], "seeds": [1, 2]}}, r"tune\.seeds +must be seeds of its own, but \[1\]"),
+        ({"tune": {"seeds": [7, 8, 9]}}, r"tune +names nothing to tune"),
+        ({"tune": {"batch.size": [8, 16], "seeds": [1, 2, 9]}}, r"tune\.seeds +must be seeds of its own, but \[1\]"),
         (
-            {"tune": {"batch.size": [8, 8], "seeds": [9]}},
+            {"tune": {"batch.size": [8, 16], "seeds": [8, 9]}},
+            r"tune\.seeds +are 2, and the luck of so few would decide",
+        ),
+        (
+            {"tune": {"batch.size": [8, 8], "seeds": [7, 8, 9]}},
             r"tune\.batch\.size +must be a list of at least two different",
         ),
         (
-            {"tune": {"batch.size": [8, 0], "seeds": [9]}},
+            {"tune": {"batch.size": [8, 0], "seeds": [7, 8, 9]}},
             r"tune\.batch\.size +must be greater than or equal to 1, got 0",
         ),
-        ({"tune": {"optimizer.lr": [1, 2], "seeds": [9]}}, r"arms\.v1\.5\.overrides\.optimizer\.lr +is tuned as well"),
+        (
+            {"tune": {"optimizer.lr": [1, 2], "seeds": [7, 8, 9]}},
+            r"arms\.v1\.5\.overrides\.optimizer\.lr +is tuned as well",
+        ),
         ({"compare/metric": "perplexity"}, r"'perplexity' is not measured; task 'sst2' has accuracy"),
         ({"compare/metric": "acuracy"}, r"'acuracy' is not measured; did you mean 'accuracy'"),
         ({"compare/better": "lower"}, r"compare\.better +unknown field"),
@@ -190,7 +197,7 @@ def test_changes_that_make_sense_only_together(load):
 
 def test_set(load):
     study = load(
-        {"tune": {"batch.size": [8, 16], "seeds": [9]}},
+        {"tune": {"batch.size": [8, 16], "seeds": [7, 8, 9]}},
         "seeds=[5, 6]",
         "recipe.optimizer.lr=2e-4",
         "recipe.budget.steps=100",
@@ -267,8 +274,11 @@ def test_a_billion_laughs(load):
 
 
 def test_an_alias_is_good(load):
-    text = yaml.safe_dump(GOOD).replace("seeds:", "seeds: &s") + "tune: {batch.size: [8, 16], seeds: *s}"
-    with pytest.raises(StudyError, match=r"1 problem; (?s:.*)but \[0, 1\] are also compared"):
+    text = (
+        yaml.safe_dump(GOOD | {"seeds": [0, 1, 2]}).replace("seeds:", "seeds: &s")
+        + "tune: {batch.size: [8, 16], seeds: *s}"
+    )
+    with pytest.raises(StudyError, match=r"1 problem; (?s:.*)but \[0, 1, 2\] are also compared"):
         load(text)
 
 
@@ -333,7 +343,7 @@ def paths_in(data, before=()):
             yield from paths_in(value, (*before, key))
 
 
-FULL = GOOD | {"tune": {"batch.size": [8, 16], "seeds": [9]}, "notes": ["known"]}
+FULL = GOOD | {"tune": {"batch.size": [8, 16], "seeds": [7, 8, 9]}, "notes": ["known"]}
 
 
 @settings(quick, max_examples=300)
@@ -363,7 +373,7 @@ def test_any_set(load, path, value):
 
 def test_corners_of_a_grid_are_checked_before_anything_starts(tmp_path):
     path = tiny_study.make(tmp_path)
-    grid = "tune={schedule.name: [linear, constant], schedule.floor: [0.0, 0.1], seeds: [100]}"
+    grid = "tune={schedule.name: [linear, constant], schedule.floor: [0.0, 0.1], seeds: [100, 101, 102]}"
     with pytest.raises(StudyError, match="a constant schedule has no floor"):
         load_study(path, [grid])
 

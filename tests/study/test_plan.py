@@ -1,7 +1,7 @@
 """Plan: which cells a study has, in which order, and what each is made with."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -12,8 +12,10 @@ from oelm.study.cells import (
     describe_changes,
     differences,
     grid_points,
+    is_nested,
     resolve_cell,
     restrict_study,
+    trials_of,
     tuning_cells,
 )
 from oelm.study.load import study_from_dict
@@ -33,7 +35,7 @@ STUDY = {
         "c": {"freeze": "qk", "overrides": {"schedule.warmup": 0.1}},
     },
     "seeds": [3, 4, 5],
-    "tune": {"optimizer.lr": [1e-4, 3e-4], "batch.size": [8, 16], "seeds": [100]},
+    "tune": {"optimizer.lr": [1e-4, 3e-4], "batch.size": [8, 16], "seeds": [100, 101, 102]},
     "compare": {"baseline": "a", "metric": "accuracy"},
 }
 
@@ -54,11 +56,22 @@ def test_every_second_seed_takes_the_arms_in_reverse(study):
 def test_every_arm_is_tuned_on_the_same_grid(study):
     tuning = tuning_cells(study)
     assert len(grid_points(study)) == 4
-    assert len(tuning) == len(set(map(str, tuning))) == 12
-    assert {cell.seed for cell in tuning} == {100}
+    assert len(tuning) == len(set(map(str, tuning))) == 36
+    assert {cell.seed for cell in tuning} == {100, 101, 102}
     assert str(tuning[0]) == "a/tune/optimizer.lr=0.0001,batch.size=8/seed-100"
     for arm in study.arms:
         assert {cell.point for cell in tuning if cell.arm == arm} == set(grid_points(study))
+
+
+def test_every_compared_seed_tunes_itself_by_default(study):
+    grid = {path: values for path, values in STUDY["tune"].items() if path != "seeds"}
+    nested = study_from_dict(STUDY | {"tune": grid})
+    assert [is_nested(nested), is_nested(study)] == [True, False]
+    assert {cell.seed for cell in tuning_cells(nested)} == set(nested.seeds)
+    cell = compared_cells(nested)[0]
+    assert trials_of(nested, cell) == {point: [replace(cell, point=point)] for point in grid_points(nested)}
+    assert [len(trials) for trials in trials_of(study, cell).values()] == [3, 3, 3, 3]
+    assert study_from_dict(nested.to_dict()) == nested
 
 
 def test_a_study_without_tuning(study):

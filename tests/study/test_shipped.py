@@ -103,7 +103,7 @@ def test_counts_its_cells(path):
     run = path.read_text(encoding="utf-8").splitlines()[3]
     tuning = len(tuning_cells(study))
     assert int(re.search(r"(\d+) (short )?cells", run)[1]) == len(compared_cells(study)) + tuning
-    told = re.search(r"(\d+) of them to tune", run)
+    told = re.search(r"(\d+) of them trained", run)
     assert told is None or int(told[1]) == tuning
     steps = re.search(r"cells of ([\d,]+) steps", run)
     assert steps is None or int(steps[1].replace(",", "")) == study.recipe.budget.steps

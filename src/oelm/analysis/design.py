@@ -29,10 +29,10 @@ class Side:
     """Paths that the study itself says are changed in this arm."""
     grid: Mapping[str, tuple[Value, ...]] | None = None
     """What was tried when tuning it, by path."""
-    tuned: Mapping[str, Value] = field(default_factory=dict)
-    """What the tuning has chosen, by path."""
+    tuned: Mapping[str, Mapping[int, Value]] = field(default_factory=dict)
+    """What the tuning has chosen, by path and seed."""
     trials: int | None = None
-    """How many trainings its settings were chosen from."""
+    """How many trainings the settings of a cell were chosen from."""
     seeds: tuple[int, ...] | None = None
     head_norm: float | None = None
     """Mean Frobenius norm of a head's block at the start."""
@@ -75,7 +75,7 @@ def planned_design(study: Study) -> Design:
             settings=settings_of(apply_overrides(study.recipe, arm.overrides)),
             declared=frozenset(arm.overrides),
             grid=None if tune is None else {path: tuple(values) for path, values in tune.grid.items()},
-            trials=None if tune is None else _trials(tune.grid, len(tune.seeds)),
+            trials=None if tune is None else _trials(tune.grid, len(tune.seeds or ()) or 1),
             seeds=study.seeds,
         )
     return Design(

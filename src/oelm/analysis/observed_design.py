@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from oelm.analysis.design import Design, Side, hypothesis_pairs, is_pretrained, model_width, settings_of
 from oelm.analysis.results import Results, finite_number
 from oelm.runs.record import Record
-from oelm.study.cells import Cell
+from oelm.study.cells import Cell, is_nested
 from oelm.study.study import Value
 
 
@@ -28,7 +28,7 @@ def observed_design(results: Results) -> Design:
             declared=frozenset(study.arms[name].overrides),
             grid=_grid(trials) if study.tune is not None else None,
             tuned=results.tuned(name),
-            trials=len(trials) if study.tune is not None else None,
+            trials=_trials(trials, is_nested(study)) if study.tune is not None else None,
             seeds=tuple(results.values(name, study.compare.metric)),
             head_norm=_mean_norm(first),
             logit_spread=_mean_spread(first),
@@ -53,14 +53,18 @@ def _settings(records: dict[int, Record]) -> dict[str, object]:
         if record.spec.recipe != recipe:  # mostly all are alike
             recipe, settings = record.spec.recipe, settings_of(record.spec.recipe)
         rows[seed] = settings | _surroundings(record)
-    merged = {}
-    for path in dict.fromkeys(path for row in rows.values() for path in row):
-        seeds: dict[str, list[int]] = {}
-        for seed, row in rows.items():
-            seeds.setdefault(repr(row.get(path)), []).append(seed)
-        named = " / ".join(f"{value} (seed {', '.join(map(str, some))})" for value, some in seeds.items())
-        merged[path] = next(iter(rows.values())).get(path) if len(seeds) == 1 else named
-    return merged
+    paths = dict.fromkeys(path for row in rows.values() for path in row)
+    return {path: merge_seeds({seed: row.get(path) for seed, row in rows.items()}) for path in paths}
+
+
+def merge_seeds(values: Mapping[int, object]) -> object:
+    """What is the same in all seeds; else every value as text, with its seeds."""
+    seeds: dict[str, list[int]] = {}
+    for seed, value in values.items():
+        seeds.setdefault(repr(value), []).append(seed)
+    if len(seeds) == 1:
+        return next(iter(values.values()))
+    return " / ".join(f"{value} (seed {', '.join(map(str, some))})" for value, some in seeds.items())
 
 
 def _surroundings(record: Record) -> dict[str, object]:
@@ -79,6 +83,11 @@ def _surroundings(record: Record) -> dict[str, object]:
         named = list(dict.fromkeys(str(getattr(launch, name)) for launch in record.launches))
         found[name] = " + ".join(named) if len(named) > 1 else value
     return found | {f"versions.{package}": version for package, version in facts.versions.items()}
+
+
+def _trials(trials: list[Cell], nested: bool) -> int:
+    """Of a nested tuning, those of one seed."""
+    return len({cell.point for cell in trials}) if nested else len(trials)
 
 
 def _grid(trials: list[Cell]) -> dict[str, tuple[Value, ...]]:

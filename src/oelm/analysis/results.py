@@ -162,13 +162,12 @@ class Results:
         names = (*shared, *(name for cell in cells for name in (cell, *(f"{cell}/{file}" for file in files))))
         return tuple(name for name in names if name in self._damaged)
 
-    def tuned(self, arm: str) -> dict[str, Value]:
-        """What the tuning has chosen for an arm, by path."""
-        tune, record = self.study.tune, next(iter(self.of(arm).values()), None)
-        if tune is None or record is None:
+    def tuned(self, arm: str) -> dict[str, dict[int, Value]]:
+        """What the tuning has chosen for an arm, by path and seed."""
+        if self.study.tune is None:
             return {}
-        settings = flatten(asdict(record.spec.recipe))
-        return {path: settings.get(path) for path in tune.grid}  # type: ignore[misc]
+        settings = {seed: flatten(asdict(record.spec.recipe)) for seed, record in self.of(arm).items()}
+        return {path: {seed: row.get(path) for seed, row in settings.items()} for path in self.study.tune.grid}  # type: ignore[misc]
 
     # -- what is read from them --------------------------------------------------------------------------------
 
@@ -355,7 +354,7 @@ def _damaged_files(
     folder: Path, cell: Cell, record: Record, steps_read: RecentlyRead[Cell, Steps]
 ) -> Iterator[Excluded]:
     """Files of a cell that are not what its record says."""
-    for name in (STEPS, PREDICTIONS):
+    for name in (STEPS, PREDICTIONS) if cell.point is None else (STEPS,):  # a trial sees no test split
         place, digest = folder / cell.folder, record.files.get(name)
         try:
             if digest is None and record.status == "done":

@@ -7,6 +7,7 @@ import statistics
 
 from oelm.analysis.checks.registry import format_issues
 from oelm.analysis.hypotheses import JudgedHypothesis
+from oelm.analysis.observed_design import merge_seeds
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Interval
 from oelm.analysis.verdicts import Comparison
@@ -79,7 +80,8 @@ def _remarks(results: Results) -> list[str]:
                 lines.append(f"{arm} seed {seed}: {record.status} ({why or 'no reason given'})")
         tuned, overrides = results.tuned(arm), results.study.arms[arm].overrides
         if tuned:
-            lines.append(f"{arm}: tuned to {', '.join(f'{path} = {value}' for path, value in tuned.items())}")
+            named = ", ".join(f"{path} = {merge_seeds(values)}" for path, values in tuned.items())
+            lines.append(f"{arm}: tuned to {named}")
         if overrides:
             lines.append(f"{arm}:{format_overrides(overrides)}")
     if len(results.arms) > 1 and not any(issue.code == "UNPAIRED" for issue in results.checks):

@@ -10,10 +10,10 @@ from typing import Literal
 
 from oelm.errors import OelmError, StudyError, require
 from oelm.format import format_columns, format_duration
-from oelm.launch.tuning import best_point
 from oelm.runs.layout import FINISHED, RUNS, Status
 from oelm.runs.status import read_state, read_status
-from oelm.study.cells import Cell, compared_cells, differences, resolve_cell, tuning_cells
+from oelm.runs.tuning import read_best_point
+from oelm.study.cells import Cell, compared_cells, differences, is_nested, resolve_cell, tuning_cells
 from oelm.study.study import Study, format_overrides
 from oelm.train.progress import Progress
 
@@ -25,7 +25,10 @@ class CostEstimate:
     steps: int
     """Of a cell."""
     step_seconds: float
-    cell_seconds: float
+    training_seconds: float
+    """Of a cell, with its evaluations on the validation split."""
+    test_seconds: float
+    """Of a cell, on the test splits."""
     trainable: dict[str, int]
     """Weights that learn, by arm."""
     total: int
@@ -49,6 +52,15 @@ class Plan:
     def missing(self) -> list[Cell]:
         return [cell for cell, status in self.cells if status not in (*FINISHED, "changed")]
 
+    @property
+    def seconds(self) -> float | None:
+        """Of all that is missing. A cell that is the best of its trials once more is not trained again."""
+        if self.estimate is None:
+            return None
+        trained = [cell for cell in self.missing if cell.point is not None or not is_nested(self.study)]
+        tested = [cell for cell in self.missing if cell.point is None]
+        return len(trained) * self.estimate.training_seconds + len(tested) * self.estimate.test_seconds
+
     def to_dict(self) -> dict[str, object]:
         return {
             "study": self.study.name,
@@ -66,6 +78,7 @@ class Plan:
             "differences": self.differences,
             "estimate": None if self.estimate is None else asdict(self.estimate),
             "not_estimated": self.not_estimated,
+            "seconds": self.seconds,
         }
 
     def __str__(self) -> str:
@@ -113,7 +126,7 @@ def _status(study: Study, cell: Cell, folder: Path) -> Status | Literal["changed
     if status == "pending":
         return status
     try:
-        tuned = best_point(study, cell.arm, folder) if study.tune is not None and cell.point is None else None
+        tuned = read_best_point(study, cell, folder) if study.tune is not None and cell.point is None else None
         check_spec_unchanged(resolve_cell(study, cell, tuned), folder)
     except StudyError:
         return "changed"
@@ -132,7 +145,7 @@ def _measure(study: Study, folder: Path, progress: Progress) -> CostEstimate:
     point = None
     if study.tune is not None:
         try:
-            point = best_point(study, arm, folder)
+            point = read_best_point(study, cell, folder)
         except OelmError:
             point = tuple((path, values[0]) for path, values in study.tune.grid.items())
     spec = resolve_cell(study, cell, point)
@@ -147,17 +160,16 @@ def _measure(study: Study, folder: Path, progress: Progress) -> CostEstimate:
     step = sum(times[1:] or times) / len(times[1:] or times)  # the first one warms up
     recipe, prepared = spec.recipe, loop.prepared
     measurements = -(-loop.total // recipe.evaluate.every)
-    examples = len(prepared.validation) * measurements + 2 * sum(len(split) for split in prepared.test.values())
-    passes = examples / recipe.batch.size
     # A forward pass is about a third of a step.
-    seconds = step * loop.total + passes * step / recipe.batch.accumulate / 3
+    example = step / recipe.batch.accumulate / recipe.batch.size / 3
     model = build_cell_model(recipe, prepared, seed=cell.seed)
     total = loop.applied.counts.total
     trainable = {name: total - freezing_savings(model, other.treatment).frozen for name, other in study.arms.items()}
     return CostEstimate(
         steps=loop.total,
         step_seconds=step,
-        cell_seconds=seconds,
+        training_seconds=step * loop.total + measurements * len(prepared.validation) * example,
+        test_seconds=2 * sum(len(split) for split in prepared.test.values()) * example,
         trainable=trainable,
         total=total,
         sizes=prepared.facts.sizes,
@@ -198,11 +210,12 @@ def _format(plan: Plan) -> list[str]:
         lines.append(f"{len(plan.missing)} cells to run, {done} done; no estimate of the time: {plan.not_estimated}")
         return lines
     sizes = ", ".join(f"{name} {size:,}" for name, size in estimate.sizes.items())
-    seconds = len(plan.missing) * estimate.cell_seconds
+    cell_seconds = estimate.training_seconds + estimate.test_seconds
+    nested = "; each seed tests the best of its own trials, which is not trained again" if is_nested(study) else ""
     lines += [
         f"examples: {sizes}",
         f"a cell: {estimate.steps:,} steps of about {estimate.step_seconds:.2f} s, in all about "
-        f"{format_duration(estimate.cell_seconds)} on this machine",
-        f"{len(plan.missing)} cells to run, {done} done: about {format_duration(seconds)}",
+        f"{format_duration(cell_seconds)} on this machine",
+        f"{len(plan.missing)} cells to run, {done} done: about {format_duration(plan.seconds or 0.0)}{nested}",
     ]
     return lines

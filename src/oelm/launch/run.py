@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +13,12 @@ from oelm.launch.backends.base import RemoteBackend
 from oelm.launch.backends.cluster import Cluster
 from oelm.launch.launched import note_launch
 from oelm.launch.study_run import StudyRun, clear_stop_requests, open_run, run_one_cell, write_study
-from oelm.launch.tuning import best_point
 from oelm.message import verbatim
 from oelm.runs.jobs import Job, append_job
 from oelm.runs.layout import RUNS, SIMPLE_BASELINE, STUDY
-from oelm.runs.record import Record
-from oelm.study.cells import Cell, CellSpec, Point, resolve_cell
+from oelm.runs.record import Record, read_record
+from oelm.runs.tuning import best_point
+from oelm.study.cells import Cell, CellSpec, Point, resolve_cell, tuning_cells
 from oelm.study.study import Study
 from oelm.train.progress import Progress
 
@@ -71,8 +71,7 @@ def run_study(study_run: StudyRun, backend: LocalBackend, progress: Progress) ->
         _keep_job(study_run.folder, study_run.job(backend), backend, log=progress.on_message)
     backend.run(study_run, study_run.tuning, progress)
     tuned, untuned = _best_points(study_run)
-    excluded = {one.where for one in untuned}
-    backend.run(study_run, [cell for cell in study_run.compared if cell.arm not in excluded], progress)
+    backend.run(study_run, list(tuned), progress)
     results = read_results(study_run.folder)
     # Where nothing was missing, whoever only reads would wait for data that may be far away.
     if has_missing and _train_simple_baselines(results, tuned, progress):
@@ -156,16 +155,23 @@ class _LogProgress(Progress):
         self._log(text)
 
 
-def _best_points(study_run: StudyRun) -> tuple[dict[str, Point], list[Excluded]]:
-    """What the tuning has chosen for every arm, and the arms for which it could not."""
+def _best_points(study_run: StudyRun) -> tuple[dict[Cell, Point | None], list[Excluded]]:
+    """What the tuning has chosen for every compared cell, and the cells for which it could not."""
     from oelm.analysis.results import Excluded
 
-    tuned, untuned = {}, []
-    for arm in dict.fromkeys(cell.arm for cell in study_run.compared) if study_run.study.tune else ():
+    study, folder = study_run.study, study_run.folder
+    if study.tune is None:
+        return dict.fromkeys(study_run.compared), []
+    tuned: dict[Cell, Point | None] = {}
+    untuned = []
+    records = {
+        cell: record for cell in tuning_cells(study) if (record := read_record(folder / cell.folder)) is not None
+    }
+    for cell in study_run.compared:
         try:
-            tuned[arm] = best_point(study_run.study, arm, study_run.folder)
+            tuned[cell] = best_point(study, cell, records)
         except StudyError as error:
-            untuned.append(Excluded(where=arm, why=verbatim(str(error).splitlines()[0])))
+            untuned.append(Excluded(where=str(cell), why=verbatim(str(error).splitlines()[0])))
     return tuned, untuned
 
 
@@ -175,7 +181,7 @@ def _restrict(results: Results, study_run: StudyRun) -> Results:
     return results.restricted(arms=study_run.arms, seeds=[seed for seed in study_run.study.seeds if seed in seeds])
 
 
-def _train_simple_baselines(results: Results, tuned: dict[str, Point], progress: Progress) -> bool:
+def _train_simple_baselines(results: Results, tuned: Mapping[Cell, Point | None], progress: Progress) -> bool:
     """What a model without attention reaches on the same rows, where it is not known yet; whether there is more now."""
     from oelm.runs.simple_baseline import find_simple_baseline
 
@@ -192,7 +198,7 @@ def _train_simple_baselines(results: Results, tuned: dict[str, Point], progress:
         from oelm.train.simple_baseline import save_simple_baseline
 
         progress.on_prepare("training a model of word counts to compare with", 0, 0)
-        recipe = resolve_cell(results.study, cell, tuned.get(cell.arm)).recipe
+        recipe = resolve_cell(results.study, cell, tuned.get(cell)).recipe
         try:
             known.append(save_simple_baseline(results.folder, load_data(recipe, progress), open_splits(recipe)))
         except OelmError as error:  # the cells are done, and that is what counts

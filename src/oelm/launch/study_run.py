@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oelm.errors import CellError, StudyError, did_you_mean
-from oelm.launch.tuning import best_point
 from oelm.runs.files import write_text, writing
 from oelm.runs.jobs import Job
 from oelm.runs.layout import FINISHED, RUNS, STUDY
 from oelm.runs.lease import STOP, holder_of
-from oelm.runs.record import Record
+from oelm.runs.record import Record, read_record
 from oelm.runs.status import read_state
-from oelm.study.cells import Cell, compared_cells, resolve_cell, tuning_cells
+from oelm.runs.tuning import read_best_point, trial_cost
+from oelm.study.cells import Cell, compared_cells, is_nested, resolve_cell, trials_of, tuning_cells, tuning_seeds
 from oelm.study.study import Study
 from oelm.train.progress import Progress
 
@@ -36,9 +36,9 @@ class CellFilter:
     """By name: exactly these, with no tuning before them."""
 
     def tuning(self, study: Study) -> list[Cell]:
-        """The cells to tune with. The seeds that are compared need the tuning of their arms."""
+        """The cells to tune with. Compared seeds that share their tuning need all of it."""
         seeds = self.seeds
-        if self.cells is None and seeds is not None and not set(seeds).isdisjoint(study.seeds):
+        if self.cells is None and not is_nested(study) and not set(seeds or ()).isdisjoint(study.seeds):
             seeds = None
         return [cell for cell in tuning_cells(study) if self._has(cell, seeds)]
 
@@ -54,7 +54,7 @@ class CellFilter:
 
     def check(self, study: Study) -> None:
         """Refuse what the study does not have."""
-        seeds = (*study.seeds, *(study.tune.seeds if study.tune else ()))
+        seeds = tuple(dict.fromkeys((*study.seeds, *tuning_seeds(study))))
         cells = [str(cell) for cell in (*tuning_cells(study), *compared_cells(study))]
         _check_known("arm", self.arms, study.arms, hint=f"one of {', '.join(study.arms)}")
         _check_known("seed", self.seeds, seeds, hint=f"one of {', '.join(map(str, seeds))}, or --set seeds=[...]")
@@ -174,14 +174,36 @@ def clear_stop_requests(study_run: StudyRun) -> list[Path]:
 
 
 def run_one_cell(study_run: StudyRun, cell: Cell, progress: Progress) -> Record:
-    """Train one cell in this process. It is refused if its arm is not tuned yet, or if it was asked to stop."""
-    from oelm.train.cell import train_cell
+    """Train one cell in this process. It is refused if it is not tuned yet, or if it was asked to stop.
+
+    A compared cell of a nested tuning is the best of its trials once more: it goes on from where that one ended.
+    """
+    from oelm.train.cell import remove_checkpoints, train_cell
 
     study, folder = study_run.study, study_run.folder
-    tuned = best_point(study, cell.arm, folder) if study.tune is not None and cell.point is None else None
+    tuned = read_best_point(study, cell, folder) if study.tune is not None and cell.point is None else None
     if stop_requested(folder / cell.folder) and read_state(folder / cell.folder) not in FINISHED:
         raise CellError(f"{cell} was asked to stop", where=str(folder / cell.folder), hint="oelm resume")
-    return train_cell(resolve_cell(study, cell, tuned), root=folder, progress=progress)
+    spec = resolve_cell(study, cell, tuned)
+    if not is_nested(study):
+        return train_cell(spec, root=folder, progress=progress)
+    trial = None if tuned is None else folder / replace(cell, point=tuned).folder
+    record = train_cell(spec, root=folder, progress=progress, trial=trial, keep_checkpoint=tuned is None)
+    for spent in _spent_trials(study, cell, folder):
+        remove_checkpoints(folder / spent.folder)
+    return record
+
+
+def _spent_trials(study: Study, cell: Cell, folder: Path) -> list[Cell]:
+    """Trials of an arm and a seed that nothing goes on from any more: all but the best that is done so far, and when
+    the compared cell is done, that one too."""
+    compared = replace(cell, point=None)
+    found = {trial: read_record(folder / trial.folder) for (trial,) in trials_of(study, compared).values()}
+    costs = {trial: trial_cost(record, study.compare) for trial, record in found.items() if record is not None}
+    if read_state(folder / compared.folder) in FINISHED:
+        return list(costs)
+    best = min(costs, key=lambda trial: costs[trial], default=None)
+    return [trial for trial in costs if trial != best]
 
 
 def stop_requested(folder: Path) -> bool:

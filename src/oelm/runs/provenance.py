@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from typing import Self
 
 from oelm.facts import Count
 from oelm.masking import mask_secrets
@@ -99,6 +100,13 @@ class PeakMemory:
     """Resident memory of the process."""
     gpu: Count | None
     """What tensors took on the GPU."""
+
+    def at_least(self, other: Self | None) -> Self:
+        """The larger of each."""
+        if other is None:
+            return self
+        gpu = max((each for each in (self.gpu, other.gpu) if each is not None), default=None)
+        return replace(self, process=max(self.process, other.process), gpu=gpu)
 
 
 def collect_provenance() -> Provenance:

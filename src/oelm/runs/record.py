@@ -132,7 +132,7 @@ class Record:
     seconds: dict[str, Amount]
     """training, evaluation, data, checkpoints."""
     peak_memory: PeakMemory
-    """From its last start on."""
+    """Over all its starts."""
     audits: tuple[AuditOutcome, ...]
     """At the start and at every checkpoint."""
     provenance: Provenance

@@ -35,7 +35,7 @@ class CellStatus:
     loss: float | None = None
     """Of the last step."""
     result: str = ""
-    """The compared metric, or what went wrong."""
+    """The compared metric on the validation split, or what went wrong."""
     device: str = ""
     """That it is trained on."""
 
@@ -94,7 +94,7 @@ def _result(record: Record | None) -> str:
     if record is None:
         return ""
     metric = record.spec.compare.metric
-    value = record.value(metric)
-    if value is not None:
-        return f"{metric} {value:.4f}"
+    value = record.last_evaluation.get(metric) if record.status == "done" else None
+    if value is not None:  # a test split is for the report of the whole study
+        return f"validation {metric} {value:.4f}"
     return record.error.first_line[:100] if record.error is not None else ""

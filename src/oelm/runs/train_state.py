@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from oelm.facts import Amount, Count
 from oelm.runs.files import FileType
+from oelm.runs.provenance import PeakMemory
 from oelm.runs.record import AuditOutcome, Launch, ValidationScore
 
 
@@ -37,6 +38,8 @@ class TrainState:
     """By phase."""
     launches: tuple[Launch, ...] = ()
     """Every start so far."""
+    peak_memory: PeakMemory | None = None
+    """Over all of them; None before the first checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,4 +58,4 @@ class CheckpointState:
     """SHA-256 of every safetensors file beside it, by name."""
 
 
-STATE_FILE = FileType("state.json", CheckpointState, format=3, has_checksum=True)
+STATE_FILE = FileType("state.json", CheckpointState, format=4, has_checksum=True)

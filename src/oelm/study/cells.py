@@ -87,14 +87,31 @@ def tuning_cells(study: Study) -> list[Cell]:
     order = list(study.arms)
     return [
         Cell(arm=arm, seed=seed, point=point)
-        for seed in (study.tune.seeds if study.tune else ())
+        for seed in tuning_seeds(study)
         for number, point in enumerate(grid_points(study))
         for arm in (order if number % 2 == 0 else reversed(order))
     ]
 
 
+def tuning_seeds(study: Study) -> tuple[int, ...]:
+    if study.tune is None:
+        return ()
+    return study.seeds if study.tune.seeds is None else study.tune.seeds
+
+
+def is_nested(study: Study) -> bool:
+    """Whether every compared seed tunes itself."""
+    return study.tune is not None and study.tune.seeds is None
+
+
+def trials_of(study: Study, cell: Cell) -> dict[Point, list[Cell]]:
+    """The tuning cells that decide what a compared cell is made with, by point of the grid."""
+    seeds = (cell.seed,) if is_nested(study) else tuning_seeds(study)
+    return {point: [Cell(arm=cell.arm, seed=seed, point=point) for seed in seeds] for point in grid_points(study)}
+
+
 def resolve_cell(study: Study, cell: Cell, tuned: Point | None = None) -> CellSpec:
-    """What a cell is made with; `tuned` is the point that its arm has chosen."""
+    """What a cell is made with; `tuned` is the point that its tuning has chosen."""
     arm = study.arms[cell.arm]
     recipe = apply_overrides(study.recipe, {**arm.overrides, **dict(cell.point or tuned or ())})
     return CellSpec(

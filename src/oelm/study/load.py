@@ -28,6 +28,7 @@ from oelm.treatment import Treatment
 
 FIELDS = ("study", "version", "plugins", "notes", "recipe", "arms", "tune", "seeds", "compare", "hypotheses")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")  # becomes the name of a folder
+FEWEST_TUNING_SEEDS = 3
 _LARGEST = 1e300  # of a margin; whole numbers in a file may be beyond all floats
 
 
@@ -185,12 +186,18 @@ def _tune(
     if raw is None:
         return None
     if not isinstance(raw, dict):
-        problems.add("tune", f"must be a mapping such as {{optimizer.lr: [1e-4, 3e-4], seeds: [100]}}, got {raw!r}")
+        problems.add("tune", f"must be a mapping such as {{optimizer.lr: [1e-4, 3e-4]}}, got {raw!r}")
         return None
-    own = _seeds(raw.get("seeds"), "tune.seeds", problems)
-    both = sorted(set(own) & set(seeds))
+    own = _seeds(raw["seeds"], "tune.seeds", problems) if raw.get("seeds") is not None else None
+    both = sorted(set(own or ()) & set(seeds))
     if both:
         problems.add("tune.seeds", f"must be seeds of its own, but {both} are also compared")
+    if own and len(own) < FEWEST_TUNING_SEEDS:
+        problems.add(
+            "tune.seeds",
+            f"are {len(own)}, and the luck of so few would decide for all compared seeds: at least "
+            f"{FEWEST_TUNING_SEEDS}, or none, and every compared seed tunes itself",
+        )
     grid = {str(path): values for path, values in raw.items() if path != "seeds"}
     if not grid:
         problems.add("tune", "names nothing to tune")

@@ -24,10 +24,12 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Tune:
-    """One grid for every arm, on seeds of its own; every arm takes what did best on the validation split."""
+    """One grid for every arm. What did best on the validation split is taken."""
 
     grid: dict[str, tuple[Value, ...]]
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...] | None = None
+    """None: nested. Every compared seed runs the grid and takes its own best, so the luck of tuning is in the spread
+    over seeds. Else seeds of its own, and all compared seeds of an arm share what did best on their average."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ class Study:
 
     def to_dict(self) -> dict[str, object]:
         """Plain data in the form of the file."""
-        tune = None if self.tune is None else {**self.tune.grid, "seeds": self.tune.seeds}
+        tune = self.tune and {**self.tune.grid, **({"seeds": self.tune.seeds} if self.tune.seeds is not None else {})}
         return {
             "study": self.name,
             "version": self.version,

@@ -8,6 +8,7 @@ import signal
 import time
 import traceback
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +36,13 @@ if TYPE_CHECKING:
 _LR_ROWS = 200
 
 
-def train_cell(spec: CellSpec, *, root: Path, progress: Progress) -> Record:
+def train_cell(
+    spec: CellSpec, *, root: Path, progress: Progress, trial: Path | None = None, keep_checkpoint: bool = False
+) -> Record:
     """Bring a cell to its end and return its record; one that is finished is only read.
 
-    `root` is the folder of the study. Several processes that were started together do it together.
+    `root` is the folder of the study. Several processes that were started together do it together. `trial` is the
+    folder of a cell that was made with all the same: this one goes on from its last checkpoint, if it still has one.
     """
     avoid_spinning()  # before torch is imported
     from oelm.train.distributed import init_distributed
@@ -48,12 +52,11 @@ def train_cell(spec: CellSpec, *, root: Path, progress: Progress) -> Record:
     record = read_record(folder)
     if record is not None and record.status in FINISHED:
         check_files_unchanged(spec, root, record)
-        checkpoints = folder / CHECKPOINTS
-        with suppress(OelmError):  # it is not for whoever only reads to complain
-            if holder_of(folder) is not None or (record.status == "done" and checkpoints.exists()):
-                with acquire(folder) as own:  # killed between its record and its end
-                    if record.status == "done":
-                        own.remove(checkpoints)
+        if record.status == "done" and not keep_checkpoint:
+            remove_checkpoints(folder)  # killed between its record and its end
+        elif holder_of(folder) is not None:
+            with suppress(OelmError), acquire(folder):
+                pass
         remove_stale(folder)
         return record
     with init_distributed() as group, ExitStack() as stack:
@@ -73,12 +76,28 @@ def train_cell(spec: CellSpec, *, root: Path, progress: Progress) -> Record:
             # It failed; what it said is kept, and it is tried again from its last checkpoint.
             lease.rename(RECORD, f"failed-{time.strftime('%Y%m%d-%H%M%S')}.json")
         if lease is None:
-            return _train_cell(spec, root, None, Progress(), group)
+            return _train_cell(spec, root, None, Progress(), group, trial, keep_checkpoint)
         with log_to_file(progress, folder / LOG) as progress:
-            return _train_cell(spec, root, lease, progress, group)
+            return _train_cell(spec, root, lease, progress, group, trial, keep_checkpoint)
 
 
-def _train_cell(spec: CellSpec, root: Path, lease: Lease | None, progress: Progress, group: ProcessGroup) -> Record:
+def remove_checkpoints(folder: Path) -> None:
+    """Those of a finished cell, if there are any. A cell that somebody else holds is left to them."""
+    with suppress(OelmError):
+        if holder_of(folder) is not None or (folder / CHECKPOINTS).exists():
+            with acquire(folder) as lease:
+                lease.remove(folder / CHECKPOINTS)
+
+
+def _train_cell(
+    spec: CellSpec,
+    root: Path,
+    lease: Lease | None,
+    progress: Progress,
+    group: ProcessGroup,
+    trial: Path | None,
+    keep_checkpoint: bool,
+) -> Record:
     from oelm.train.evaluate import Diverged, evaluate_final
     from oelm.train.signals import catch_signals
 
@@ -93,7 +112,7 @@ def _train_cell(spec: CellSpec, root: Path, lease: Lease | None, progress: Progr
         if lease is not None:
             lease.on_stop_request = stop.ask_from_outside
         try:
-            loop = build_loop(spec, root, progress, stop, lease=lease, group=group)
+            loop = build_loop(spec, root, progress, stop, lease=lease, group=group, trial=trial)
             progress.on_cell_start(spec.cell, step=loop.state.step, total=loop.total)
             if spec.recipe.trackers:
                 named = {"arm": spec.arm, "seed": spec.seed}
@@ -101,7 +120,8 @@ def _train_cell(spec: CellSpec, root: Path, lease: Lease | None, progress: Progr
             stop.at_once = False
             loop.run()
             heads = loop.heads()
-            test = evaluate_final(loop)
+            if spec.tuning is None:  # a trial never sees a test split
+                test = evaluate_final(loop)
         except Diverged as happened:
             status, error = "diverged", Failure(what=str(happened), traceback=None)
         except AuditFailed as happened:
@@ -125,7 +145,7 @@ def _train_cell(spec: CellSpec, root: Path, lease: Lease | None, progress: Progr
             write_record(lease, record)
     for tracker in loop.accelerator.trackers if loop is not None else ():
         tracker.finish()  # not by `end_training`, which parts the processes while others still ask for something
-    if lease is not None and record.status == "done":
+    if lease is not None and record.status == "done" and not keep_checkpoint:
         lease.remove(folder / CHECKPOINTS)
     progress.on_cell_end(spec.cell, status=status)
     if status == "failed" and group.world_size > 1:  # the others may wait for this process in the middle of a step
@@ -144,6 +164,7 @@ def build_loop(
     *,
     lease: Lease | None = None,
     group: ProcessGroup | None = None,
+    trial: Path | None = None,
 ) -> Loop:
     """The loop of a cell, restored from its last checkpoint if it has one. Without a lease it writes nothing."""
     from oelm.heads.apply import apply
@@ -199,14 +220,26 @@ def build_loop(
     )
     if lease is not None:
         lease.write(CELL_FILE, StartedCell(spec=spec, start=start))
+    history = folder
     with group.main_process_first():  # the others find damaged ones put aside
         checkpoint = latest_checkpoint(folder / CHECKPOINTS, log=progress.on_message)
+        if checkpoint is None and trial is not None and _is_same_training(trial, spec, start):
+            history, checkpoint = trial, latest_checkpoint(trial / CHECKPOINTS, log=progress.on_message)
     if checkpoint is not None:
         loop.restore(checkpoint)
         progress.on_message(f"{spec.cell} resumes from step {checkpoint.step} of {loop.total}")
-    loop.open_log()
+    loop.open_log(history)
     loop.record_launch(collect_provenance())
     return loop
+
+
+def _is_same_training(trial: Path, spec: CellSpec, start: CellStart) -> bool:
+    """Whether a trial was made with just what this cell is made with, from the same weights and data."""
+    started = read_cell(trial)
+    if started is None or replace(started.spec, tuning=None) != spec:
+        return False
+    other = started.start
+    return (other.weights, other.data, other.steps) == (start.weights, start.data, start.steps)
 
 
 def supports_bf16() -> bool:
@@ -273,7 +306,7 @@ def _record(
         test=test if error is None else {},
         lr=_lr_rows(folder),
         seconds=dict(loop.clock.seconds) if loop is not None else {},
-        peak_memory=peak_memory(),
+        peak_memory=peak_memory().at_least(state.peak_memory),
         audits=state.audits,
         provenance=collect_provenance(),
         launches=state.launches,

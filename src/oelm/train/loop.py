@@ -31,7 +31,7 @@ from oelm.heads.attention import measure_heads
 from oelm.runs.files import writing
 from oelm.runs.layout import STEPS
 from oelm.runs.lease import Lease
-from oelm.runs.provenance import Provenance
+from oelm.runs.provenance import Provenance, peak_memory
 from oelm.runs.record import AuditOutcome, Launch, ProcessStats, ValidationScore
 from oelm.runs.steps import Step, format_step, read_written_steps
 from oelm.runs.train_state import BestScore, CheckpointState, TrainState
@@ -348,7 +348,8 @@ class Loop:
             if self.best_weights is not None:
                 tensors["best"] = self.best_weights
             scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
-            self.state = replace(self.state, seconds=dict(self.clock.seconds))
+            memory = peak_memory().at_least(self.state.peak_memory)
+            self.state = replace(self.state, seconds=dict(self.clock.seconds), peak_memory=memory)
             state = CheckpointState(
                 train=self.state,
                 frozen=self.applied.frozen_hashes,
@@ -407,11 +408,11 @@ class Loop:
         )
         self.state = replace(self.state, launches=(*self.state.launches, launch))
 
-    def open_log(self) -> None:
-        """Begin the log of steps, without those that will be done again."""
+    def open_log(self, history: Path) -> None:
+        """Begin the log of steps with those of a folder, without those that will be done again."""
         if self.lease is None:
             return
-        done = [format_step(step) for step in read_written_steps(self.folder) if step.step <= self.state.step]
+        done = [format_step(step) for step in read_written_steps(history) if step.step <= self.state.step]
         if len(done) < self.state.step:
             self.progress.on_message(f"{STEPS} is damaged: of {self.state.step} steps, {len(done)} can be read")
         self._log = self.lease.rewrite(STEPS, "".join(done))

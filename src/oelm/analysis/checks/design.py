@@ -47,11 +47,12 @@ def check_study(study: Study) -> list[Issue]:
 def check_results(results: Results, *, pair: tuple[str, str] | None = None) -> list[Issue]:
     """What can be said of a study's records; of a comparison that the study does not name too, if `pair` is one."""
     from oelm.analysis.checks.runs import check_runs
+    from oelm.analysis.checks.tuning import check_tuning
 
     design = results.design
     if pair is not None:
         design = replace(design, pairs=(*design.pairs, pair))
-    return by_severity([*check_design(design), *check_runs(results, design.compared)])
+    return by_severity([*check_design(design), *check_tuning(results), *check_runs(results, design.compared)])
 
 
 def check_design(design: Design) -> list[Issue]:
@@ -125,7 +126,8 @@ def _knows(side: Side, path: str) -> bool:
 
 def _chosen(side: Side, path: str) -> bool:
     """Whether the tuning can have chosen what it was trained with."""
-    return path in side.tuned and side.tuned[path] in (side.grid or {}).get(path, ())
+    chosen = set(side.tuned.get(path, {}).values())
+    return bool(chosen) and chosen <= set((side.grid or {}).get(path, ()))
 
 
 def _place(design: Design, arm: str, against: str) -> str:
@@ -163,21 +165,25 @@ def _tuning(design: Design) -> Iterator[Issue]:
                 other=_trials(other),
             )
     for side in design.sides.values():
-        for path, value in side.tuned.items():
+        for path, chosen in side.tuned.items():
             grid = [x for x in (side.grid or {}).get(path, ()) if isinstance(x, int | float)]
-            edge = at_edge(float(value), grid) if grid and isinstance(value, int | float) else None
-            if edge is not None:
-                yield issue(
-                    "TUNING-UNEQUAL",
-                    where=side.name,
-                    arms=(side.name,),
-                    severity="warn",
-                    key="tuning-edge",
-                    path=path,
-                    value=_plain(value),
-                    edge=Message(f"edge-{edge}"),
-                    grid=tuple(grid),
-                )
+            for value in sorted({x for x in chosen.values() if isinstance(x, int | float)}) if grid else ():
+                edge, number = at_edge(float(value), grid), list(chosen.values()).count(value)
+                if edge is not None:
+                    yield issue(
+                        "TUNING-UNEQUAL",
+                        where=side.name,
+                        arms=(side.name,),
+                        # One seed may end there by chance.
+                        severity="warn" if 2 * number >= len(chosen) else "note",
+                        key="tuning-edge",
+                        path=path,
+                        value=_plain(value),
+                        edge=Message(f"edge-{edge}"),
+                        grid=tuple(grid),
+                        number=number,
+                        seeds=len(chosen),
+                    )
 
 
 def _trials(side: Side) -> Message:

@@ -18,6 +18,7 @@ CHECKS: dict[str, Severity] = {
     "LR-DIFFERS": "invalid",
     "SETTING-DIFFERS": "invalid",
     "TUNING-UNEQUAL": "invalid",
+    "TUNING-NOISE": "warn",
     "MANY-FACTORS": "warn",
     "SCALE-CONFOUND": "invalid",
     "PRETRAINED-ERASED": "invalid",

@@ -26,7 +26,7 @@ from oelm.runs.layout import PREDICTIONS
 from oelm.runs.predictions import Predictions
 from oelm.runs.record import Record
 from oelm.runs.simple_baseline import find_simple_baseline
-from oelm.study.cells import Cell, compared_cells
+from oelm.study.cells import Cell, compared_cells, trials_of
 from oelm.study.schedule import lr_at
 
 _NO_LEARNING = 0.98  # of ln C
@@ -50,7 +50,7 @@ def _complete(results: Results) -> Iterator[Issue]:
         missing: dict[Message, list[int]] = {}
         for cell in compared_cells(study):
             if cell.arm == name and cell not in results.records:
-                why = reasons.get(str(cell)) or reasons.get(name) or _untuned(results, name) or Message("not-run")
+                why = reasons.get(str(cell)) or _untuned(results, cell) or Message("not-run")
                 missing.setdefault(why, []).append(cell.seed)
         for why, some in missing.items():
             seeds, number = tuple(sorted(some)), len(study.seeds)
@@ -70,9 +70,10 @@ def _whole(results: Results) -> Iterator[Issue]:
         yield issue(code, where=out.where, arms=arms, severity="warn", key="damaged-file", what=out.why)
 
 
-def _untuned(results: Results, arm: str) -> Message | None:
-    """The trial that kept an arm from being tuned."""
-    bad = [cell for cell, record in results.tuning.items() if cell.arm == arm and record.status != "done"]
+def _untuned(results: Results, cell: Cell) -> Message | None:
+    """The trial that kept a cell from being tuned."""
+    trials = (trial for some in trials_of(results.study, cell).values() for trial in some)
+    bad = [trial for trial in trials if trial in results.tuning and results.tuning[trial].status != "done"]
     if not bad:
         return None
     return Message("untuned", cell=str(bad[0]), status=Message(f"status-{results.tuning[bad[0]].status}"))

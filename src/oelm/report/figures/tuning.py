@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -75,14 +76,17 @@ def plot_best_of_k(look: FigureContext) -> tuple[str | None, Text]:
     """What the best of k trials is expected to give: arms are compared at the same k."""
     if look.results.study.tune is None:
         return None, say("figure-tuning-untuned")
-    trials: dict[str, list[float]] = {}
+    trials: dict[str, dict[int, list[float]]] = {}
     for cell, record in look.results.tuning.items():
         last = record.last_evaluation.get(look.metric, math.nan)
-        trials.setdefault(cell.arm, []).append(float(last) if record.status == "done" else math.nan)
+        value = float(last) if record.status == "done" else math.nan
+        trials.setdefault(cell.arm, {}).setdefault(cell.seed, []).append(value)
     by_arm = {}
-    for arm, values in trials.items():
-        curve = best_of_k_curve(values, better=look.results.study.compare.direction)
-        finite = {k + 1: value for k, value in enumerate(curve) if math.isfinite(value)}
+    for arm, seeds in trials.items():
+        # Every seed chooses from its own trials, or all of them by their average: the best of k points either way.
+        curves = [best_of_k_curve(values, better=look.results.study.compare.direction) for values in seeds.values()]
+        means = [statistics.fmean(values) for values in zip(*curves, strict=False)]
+        finite = {k + 1: value for k, value in enumerate(means) if math.isfinite(value)}
         if finite:
             by_arm[arm] = finite
     if not by_arm or max(map(len, by_arm.values())) < 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from oelm.analysis.observed_design import merge_seeds
 from oelm.analysis.results import Results
 from oelm.analysis.stats.timed_pairs import count_rounds
 from oelm.format import DASH
@@ -19,7 +20,7 @@ _Settings = Mapping[str, Mapping[str, object]]
 def differences_section(results: Results) -> list[Block]:
     declared = differences(results.study)
     sides = results.design.sides
-    tuned = {path: {arm: results.tuned(arm).get(path) for arm in sides} for path in _tuned_paths(results)}
+    tuned = {path: {arm: merge_seeds(results.tuned(arm)[path]) for arm in sides} for path in _tuned_paths(results)}
     paths = dict.fromkeys(path for side in sides.values() for path in side.settings)
     found: dict[str, dict[str, object]] = {}
     for path in paths:
