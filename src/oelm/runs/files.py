@@ -75,8 +75,8 @@ class FileType(Generic[_T]):
         except (ValueError, RecursionError) as error:
             raise self._damaged(where, f"{type(error).__name__}: {error}") from error
         if found != self.format:
-            newer = UPDATE if found > self.format else "the oelm that wrote it; or run it again"
-            raise CellError(f"{where} has format {found}; this oelm reads format {self.format}", hint=newer)
+            hint = UPDATE if found > self.format else f"the oelm that wrote it; or {self.hint}"
+            raise CellError(f"{where} has format {found}; this oelm reads format {self.format}", hint=hint)
         if self.has_checksum:
             raise self._damaged(where, "its checksum does not match")
         return self._validate(plain, where)
