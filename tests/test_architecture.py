@@ -11,7 +11,7 @@ import oelm
 
 SOURCE = Path(oelm.__file__).parent
 # Each may import from those before it, and from itself.
-ORDER = ["version", "installation", "errors", "seeds", "format", "masking", "message", "metrics", "treatment"]
+ORDER = ["version", "installation", "errors", "seeds", "format", "masking", "sync", "message", "metrics", "treatment"]
 ORDER += [
     "facts",
     "data",

@@ -241,18 +241,6 @@ def open_to_append(path: Path) -> IO[str]:
         return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
-def sync_folder(folder: Path) -> None:
-    """Have what was renamed in a folder outlast a power cut, where the file system can do that for folders."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
-            raise
-    finally:
-        os.close(descriptor)
-
-
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -21,10 +21,11 @@ from torch import Tensor, nn
 
 from oelm.errors import CellError
 from oelm.heads.sharded import full_tensor, is_sharded, shard_like
-from oelm.runs.files import disk_full, open_regular, sync_folder, writing
+from oelm.runs.files import disk_full, open_regular, writing
 from oelm.runs.layout import CHECKPOINTS
 from oelm.runs.lease import Lease
 from oelm.runs.train_state import STATE_FILE, CheckpointState
+from oelm.sync import sync
 
 KEPT = 2
 # What reading a damaged checkpoint raises.
@@ -77,7 +78,7 @@ def save_checkpoint(
                 sums[part] = _checksum(file)
             STATE_FILE.write(partial, replace(state, tensors=sums))
             lease.publish(partial, f"{CHECKPOINTS}/{name}")
-            sync_folder(folder)
+            sync(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         lease.check()  # if it is not ours any more, that is what happened
@@ -136,8 +137,7 @@ def _save(values: dict[str, Tensor], file: Path) -> None:
         if "os error 28" in str(error) or "os error 27" in str(error) or "os error 122" in str(error):
             raise disk_full(file.parent.parent) from error
         raise
-    with file.open("rb+") as handle:
-        os.fsync(handle.fileno())
+    sync(file)
 
 
 def _linked(before: Path, new: Path) -> bool:
