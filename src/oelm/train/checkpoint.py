@@ -32,6 +32,7 @@ KEPT = 2
 # A file that cannot be read at the moment (no permission, too many open files) is not damaged.
 _DAMAGED = (
     FileNotFoundError,
+    NotADirectoryError,
     CellError,
     ValueError,
     LookupError,
@@ -121,8 +122,8 @@ def _load(path: Path) -> Checkpoint:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Newest first."""
-    found = (path for path in folder.glob("step-*") if path.is_dir() and _step(path).isdecimal())
+    """Newest first. What is in the place of one and is none is damaged, as all who read it find."""
+    found = (path for path in folder.glob("step-*") if _step(path).isdecimal())
     return sorted(found, key=lambda path: int(_step(path)), reverse=True)
 
 
