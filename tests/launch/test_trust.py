@@ -19,6 +19,8 @@ from oelm.launch.backends.cluster import Cluster, load_cluster
 from oelm.launch.backends.inline import InlineBackend
 from oelm.launch.backends.registry import backend_of, parse_backend
 from oelm.launch.backends.slurm.queue import cancel, states
+from oelm.launch.backends.ssh.address import parse_address
+from oelm.launch.backends.ssh.host import ssh_host
 from oelm.launch.backends.ssh.options import SshOptions
 from oelm.launch.backends.ssh.remote import RemoteRun
 from oelm.launch.launched import NotLaunchedHere, is_launched, launched_file, note_launch
@@ -356,3 +358,5 @@ def test_a_home_that_is_only_there_is_no_error_here(here, study):
     Path("cluster.yaml").write_text("venv: ~nobody-of-this-name/venv\n")
     note_launch(study, give(study, on="slurm"), load_cluster())
     assert [backend_of(job).name for job in read_jobs(study)] == ["slurm"]
+    with pytest.raises(LaunchError, match="there is no file ~nobody-of-this-name/config"):
+        ssh_host(parse_address("ssh://host/lab"), Cluster(ssh=SshOptions(config="~nobody-of-this-name/config")))

@@ -226,8 +226,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def open_to_append(path: Path) -> IO[str]:
-    """A text, open at its end. Nobody waits for a reader of what somebody has put into its place."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    """A text, open at its end. Nobody waits for a reader of what somebody has put into its place, or writes to a file
+    elsewhere that it is a link to."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     with writing(path.parent):
         try:
             descriptor = os.open(path, flags, 0o666)

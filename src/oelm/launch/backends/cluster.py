@@ -45,7 +45,7 @@ class Cluster(ForbidExtra):
     def programs(self) -> dict[str, str]:
         """What decides which programs run, here or there, by field; a path as it is from here."""
         paths = {"venv": self.venv, "ssh.config": self.ssh.config}
-        found = {name: _seen_from_here(path) for name, path in paths.items() if path is not None}
+        found = {name: str(path_here(path)) for name, path in paths.items() if path is not None}
         found |= {"modules": " ".join(self.modules)} if self.modules else {}
         found |= {"ssh.python": self.ssh.python} if self.ssh.python != SshOptions().python else {}
         return found | {f"slurm.sbatch.{name}": value for name, value in self.slurm.sbatch.items()}
@@ -68,11 +68,12 @@ def load_cluster(project: Path | None = Path(), user: Path | None = None) -> Clu
         raise LaunchError(str(error)) from error
 
 
-def _seen_from_here(path: str) -> str:
+def path_here(path: str) -> Path:
+    """A path as it is from here. One in the home of somebody who is only there stays as it is."""
     try:
-        return str(Path(path).expanduser().absolute())
-    except RuntimeError:  # the home of somebody who is only there
-        return path
+        return Path(path).expanduser().absolute()
+    except RuntimeError:
+        return Path(path)
 
 
 def _read(file: Path) -> dict[str, Any]:
