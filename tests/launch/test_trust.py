@@ -360,3 +360,11 @@ def test_a_home_that_is_only_there_is_no_error_here(here, study):
     assert [backend_of(job).name for job in read_jobs(study)] == ["slurm"]
     with pytest.raises(LaunchError, match="there is no file ~nobody-of-this-name/config"):
         ssh_host(parse_address("ssh://host/lab"), Cluster(ssh=SshOptions(config="~nobody-of-this-name/config")))
+
+
+def test_a_stop_request_makes_no_file_elsewhere(oelm, study):
+    (study / CELL / "stop").symlink_to("../../../elsewhere")
+    code, said = oelm("stop", CELL, "--no-wait", "--runs", study.parent)
+    assert code == 2
+    assert "stop is in the way: not a file" in said
+    assert not (study.parent / "elsewhere").exists()

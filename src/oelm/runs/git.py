@@ -31,21 +31,21 @@ def git_status(folder: Path, *words: str, timeout: float = 10) -> bytes:
     return git_output(folder, "status", "--porcelain", "--ignore-submodules=dirty", *words, timeout=timeout)
 
 
-def _filters(folder: Path, timeout: float, scope: tuple[str, ...] = ("--show-scope",)) -> dict[str, str]:
+def _filters(folder: Path, timeout: float, ask: tuple[str, ...] = ("--show-scope",)) -> dict[str, str]:
     """Every setting of a filter as the user has it; without one, empty, which is no filter.
 
     A git before 2.26 does not say whose a setting is: then all of them are empty.
     """
-    words = ("config", "--null", *scope, "--get-regexp", r"^filter\.")
+    words = ("config", "--null", *ask, "--get-regexp", r"^filter\.")
     try:
         rows = _run(folder, words, _CONFIG, timeout).decode(errors="surrogateescape").split("\0")
     except subprocess.CalledProcessError as error:
         if error.returncode == _NO_SETTING:
             return {}
-        if error.returncode == _NO_OPTION and scope:
-            return _filters(folder, timeout, scope=())
+        if error.returncode == _NO_OPTION and ask:
+            return _filters(folder, timeout, ask=())
         raise
-    if not scope:
+    if not ask:
         return {row.partition("\n")[0]: "" for row in rows if row}
     found: dict[str, str] = {}
     for scope, row in zip(rows[::2], rows[1::2], strict=False):
