@@ -19,6 +19,7 @@ ORDER = [
     "format",
     "masking",
     "parquet",
+    "sync",
     "message",
     "metrics",
     "treatment",

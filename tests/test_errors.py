@@ -21,6 +21,7 @@ def test_no_error_of_ours_is_a_value_error():
     kinds = subclasses(OelmError)
     assert {Stopped, DiskError, lease.LeaseLost, oelm.TreatmentError} <= set(kinds)
     assert [kind for kind in (OelmError, *kinds) if issubclass(kind, ValueError)] == []
+    assert [kind for kind in kinds if kind.__name__.startswith("_")] == [], "commands print the name"
 
 
 def test_a_sweep_that_skips_bad_values_does_not_go_on_without_a_disk(tmp_path):

@@ -16,6 +16,7 @@ HUB = "hf_" + "Ab3dEfGhIjKlMnOpQrStUvWxYz01234567"
 SECRETS = [
     HUB,
     "sk-" + "proj-abc123ABC456def789GHI",
+    "sk-" + "ant-api03-abc123ABC456def789GHI-x1_y-AA",
     "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8",
     "github_pat_" + "11AAAAAAA0abcdefghijkl_mnopqrstuv",
     "AKIA" + "IOSFODNN7EXAMPLE",
@@ -55,6 +56,7 @@ def test_others_are_found_by_what_is_before_them(text, masked):
         "--on ssh://ada@gpu.example.org:2222/scratch/ada/oelm --cell baseline/tune/optimizer.lr=0.0001/seed-100",
         "--set recipe.data.path=/data/hf_datasets/monkey=banana0123456789",
         "--plugin ./my_auth.py --sbatch comment=key-value",
+        "--set recipe.data.path=/data/sk-slovak-wikipedia-2024-11",
     ],
 )
 def test_what_people_write_stays(text):

@@ -6,7 +6,7 @@ MASK = "***"
 HOW_TO_PASS = "pass it by the environment (HF_TOKEN, WANDB_API_KEY), by ~/.netrc or by an ssh agent"
 # Of services that mark theirs, and of the web's two ways to write one down.
 _MARKED = re.compile(
-    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,}|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}"
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|sk-(?=[\w-]*[A-Za-z0-9]{16})[\w-]{20,}|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}"
     r"|xox[abeprs]-[\w-]{10,}|(?:AKIA|ASIA)[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)"
 )
 _BEARER = re.compile(r"(?i)(?<![a-z])(bearer\s+)\S{8,}")

@@ -248,6 +248,13 @@ def test_cells_that_run_or_were_stopped(runs):
     assert "baseline is not among these arms" in str(results)
 
 
+def test_a_cell_without_a_record_has_no_steps_and_no_predictions(runs):
+    (runs / "baseline/seed-1/record.json").unlink()
+    results, cell = load(runs), Cell(arm="baseline", seed=1)
+    assert len(results.steps(cell)) == 0
+    assert results.predictions(cell) is None
+
+
 def test_a_lease_that_cannot_be_read_excludes_its_cell_alone(runs):
     cell = runs / "baseline" / "seed-0"
     (cell / "record.json").unlink()

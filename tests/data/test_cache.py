@@ -1,8 +1,10 @@
 """The cache: nothing in it is believed without its hash; what is damaged is made again, and it says so."""
 
+import errno
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from functools import partial
@@ -287,3 +289,19 @@ def test_the_manifest_says_what_a_folder_was_made_from(cache):
     manifest = json.loads((cached_dir("a", {"b": 1}, make_greeting) / "manifest.json").read_text())
     assert manifest["made_from"] == {"b": 1}
     assert list(manifest["files"]) == ["greeting"]
+
+
+def test_a_file_system_that_cannot_sync_folders(monkeypatch):
+    """As some network file systems: a file is synced, a folder is an invalid argument."""
+    real, files = os.fsync, []
+
+    def fsync(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        files.append(descriptor)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder = cached_dir("kind", 1, lambda folder: (folder / "a").write_text("a"))
+    assert (folder / "a").read_text() == "a"
+    assert len(files) == 2, "the file and the manifest"

@@ -12,12 +12,15 @@ import pytest
 
 from cluster.real_sshd import real_sshd, why_not
 from made_runs import make_runs, study_of
+from misplaced import PLACED, place_in
 from oelm.cli.main import main
 from oelm.errors import CellError, LaunchError
 from oelm.launch.backends.cluster import Cluster, load_cluster
 from oelm.launch.backends.inline import InlineBackend
 from oelm.launch.backends.registry import backend_of, parse_backend
 from oelm.launch.backends.slurm.queue import cancel, states
+from oelm.launch.backends.ssh.address import parse_address
+from oelm.launch.backends.ssh.host import ssh_host
 from oelm.launch.backends.ssh.options import SshOptions
 from oelm.launch.backends.ssh.remote import RemoteRun
 from oelm.launch.launched import NotLaunchedHere, is_launched, launched_file, note_launch
@@ -338,3 +341,30 @@ def test_where_nothing_can_be_noted_it_runs_and_says_so(here, study, monkeypatch
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     monkeypatch.setenv("HOME", str(here / "home"))
     assert launched_file() == here / "home/.local/state/oelm/launched.jsonl"
+
+
+@pytest.mark.parametrize("name", ["cluster.yaml", "launched.jsonl"])
+@pytest.mark.parametrize("kind", PLACED)
+def test_what_lies_in_the_place_of_ones_own_files_is_said(name, kind, oelm, here, study):
+    note_launch(study, give(study, on="slurm"), Cluster())
+    place_in(launched_file() if name == "launched.jsonl" else Path(name), kind)
+    code, said = oelm("status", study.parent)
+    assert code == 0
+    assert "slurm: " in said
+    assert name in said
+
+
+def test_a_home_that_is_only_there_is_no_error_here(here, study):
+    Path("cluster.yaml").write_text("venv: ~nobody-of-this-name/venv\n")
+    note_launch(study, give(study, on="slurm"), load_cluster())
+    assert [backend_of(job).name for job in read_jobs(study)] == ["slurm"]
+    with pytest.raises(LaunchError, match="there is no file ~nobody-of-this-name/config"):
+        ssh_host(parse_address("ssh://host/lab"), Cluster(ssh=SshOptions(config="~nobody-of-this-name/config")))
+
+
+def test_a_stop_request_makes_no_file_elsewhere(oelm, study):
+    (study / CELL / "stop").symlink_to("../../../elsewhere")
+    code, said = oelm("stop", CELL, "--no-wait", "--runs", study.parent)
+    assert code == 2
+    assert "stop is in the way: not a file" in said
+    assert not (study.parent / "elsewhere").exists()

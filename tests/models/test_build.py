@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from oelm.data.tasks import task_named
-from oelm.errors import ModelError
+from oelm.errors import FolderError, ModelError
 from oelm.models.build import build_model
 from oelm.study.recipe import ModelConfig
 
@@ -113,3 +113,8 @@ def test_a_head_for_other_classes_is_refused_in_words(tmp_path):
 def test_a_real_classifier_of_two_classes_is_refused_for_three(shared_model):
     with pytest.raises(ModelError, match=r"has 2 classes[\s\S]*'mnli' has 3"):
         build(shared_model("bert-tiny-question-classifier"), task="mnli")
+
+
+def test_a_home_that_nobody_has_is_one_message():
+    with pytest.raises(FolderError, match="there is no folder ~nobody-of-this-name/model"):
+        build("~nobody-of-this-name/model")

@@ -1,6 +1,7 @@
 """Git in a folder from somebody else: nothing runs that its configuration names, and what has changed is still seen."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -141,3 +142,34 @@ def test_settings_of_the_users_environment_still_count(repository, monkeypatch):
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "no")
     (repository / "new.txt").write_text("")
     assert git_status(repository) == b""
+
+
+@pytest.fixture
+def old_git(tmp_path, monkeypatch):
+    """What a git before 2.26 does: it takes no settings from the environment, and does not say whose they are."""
+    program = tmp_path / "old" / "git"
+    program.parent.mkdir()
+    refuse = 'for word; do test "$word" = --show-scope && exit 129; done'
+    program.write_text(f'#!/bin/sh\n{refuse}\nunset GIT_CONFIG_COUNT\nexec {shutil.which("git")} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("old_git")
+def test_an_old_git_runs_nothing_either(repository, canary, tmp_path):
+    (repository / ".git/info").mkdir(exist_ok=True)
+    (repository / ".git/info/attributes").write_text("* filter=own\n")
+    for name in ("core.fsmonitor", "filter.own.clean"):
+        git(repository, "config", name, canary)
+    os.utime(repository / "file.txt", (LATER, LATER))
+    assert look(repository) is False
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_filter_with_an_odd_name_does_not_run(repository, canary, tmp_path):
+    (repository / ".git/info").mkdir(exist_ok=True)
+    (repository / ".git/info/attributes").write_text("* filter=a=b\n")
+    git(repository, "config", "filter.a=b.clean", canary)
+    os.utime(repository / "file.txt", (LATER, LATER))
+    assert look(repository) is None, "it cannot be told"
+    assert not (tmp_path / "ran").exists()

@@ -46,7 +46,7 @@ def test_a_value_is_that_of_the_first_reported_split():
     ("change", "says"),
     [
         ({"format": RECORD_FILE.format + 1}, "a newer oelm"),
-        ({"format": RECORD_FILE.format - 1}, "the oelm that wrote it"),
+        ({"format": RECORD_FILE.format - 1}, "the oelm that wrote it; or move it away; oelm run makes"),
         ({"format": None}, "it has no format number"),
         ({"status": "perfect"}, "status: Input should be 'done'"),
         ({"lr": {}}, "lr: Input should be a valid array"),

@@ -422,11 +422,20 @@ def test_what_we_write_is_read_as_json(tmp_path):
         (" " * 2**24 + "{}", "too large"),
         ("[]", "is not a study"),
         ("NaN", "is not a study"),
+        # Once looked for in a time that grows with the square of the number of keys: many minutes.
+        (json.dumps(dict.fromkeys(map(str, range(300_000))))[:-1] + ', "299999": 0}', "duplicate key '299999'"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_what_is_no_study_in_json_is_one_error(tmp_path, text, says):
     path = tmp_path / "study.json"
     path.write_text(text)
     with pytest.raises(StudyError, match=rf"(?s)study\.json.*{says}"):
+        load_study(path)
+
+
+def test_yaml_that_would_take_minutes_is_not_read(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text("notes:\n" + "- x\n" * 200_000)
+    with pytest.raises(StudyError, match="is too large"):
         load_study(path)

@@ -193,7 +193,9 @@ def test_a_plugin_that_fails_is_one_message(study, plugin, text, why, line):
     assert NAME not in sys.modules
 
 
-@pytest.mark.parametrize("given", ["a b", "./nowhere.py", "code/plugin.txt", "", "../x", "my-module"])
+@pytest.mark.parametrize(
+    "given", ["a b", "./nowhere.py", "code/plugin.txt", "", "../x", "my-module", "~nobody-of-this-name/x.py"]
+)
 def test_a_plugin_that_cannot_be_one(given):
     with pytest.raises(StudyError, match="plugin"):
         plugins.agree_to_plugins([given])

@@ -209,8 +209,11 @@ def test_what_is_no_file_falls_back_and_tells(folder, name, kind):
 def test_what_is_no_checkpoint_is_replaced(folder, kind):
     save(folder, 1)
     place_in(folder / "step-0000002", kind)
-    assert latest(folder)[0].step == 1
-    save(folder, 2)
+    found, logged = latest(folder)
+    assert found.step == 1
+    assert [line.split("(")[0] for line in logged] == ["checkpoint step-0000002 is damaged "]
+    place_in(folder / "step-0000002", kind)
+    save(folder, 2, same={"best"})
     assert latest(folder)[0].step == 2
 
 

@@ -144,9 +144,9 @@ class Results:
         return self.steps_read.get(cell, partial(read_steps, self.folder / cell.folder, self._digest(cell, STEPS)))
 
     def _digest(self, cell: Cell, name: str) -> FileDigest | None:
-        """Of a file of a cell, unless that is damaged."""
-        record = self.records.get(cell) or self.tuning[cell]
-        return record.files.get(name) if f"{cell}/{name}" not in self._damaged else None
+        """Of a file of a cell, unless that is damaged, or the cell has no record."""
+        record = self.records.get(cell) or self.tuning.get(cell)
+        return record.files.get(name) if record is not None and f"{cell}/{name}" not in self._damaged else None
 
     @cached_property
     def _damaged(self) -> set[str]:

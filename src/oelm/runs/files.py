@@ -75,8 +75,8 @@ class FileType(Generic[_T]):
         except (ValueError, RecursionError) as error:
             raise self._damaged(where, f"{type(error).__name__}: {error}") from error
         if found != self.format:
-            newer = UPDATE if found > self.format else "the oelm that wrote it; or run it again"
-            raise CellError(f"{where} has format {found}; this oelm reads format {self.format}", hint=newer)
+            hint = UPDATE if found > self.format else f"the oelm that wrote it; or {self.hint}"
+            raise CellError(f"{where} has format {found}; this oelm reads format {self.format}", hint=hint)
         if self.has_checksum:
             raise self._damaged(where, "its checksum does not match")
         return self._validate(plain, where)
@@ -226,8 +226,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def open_to_append(path: Path) -> IO[str]:
-    """A text, open at its end. Nobody waits for a reader of what somebody has put into its place."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    """A text, open at its end. Nobody waits for a reader of what somebody has put into its place, or writes to a file
+    elsewhere that it is a link to."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
     with writing(path.parent):
         try:
             descriptor = os.open(path, flags, 0o666)
@@ -239,18 +240,6 @@ def open_to_append(path: Path) -> IO[str]:
             os.close(descriptor)
             raise DiskError(f"{path} is in the way: not a file", hint="move it away")
         return os.fdopen(descriptor, "a", encoding="utf-8")
-
-
-def sync_folder(folder: Path) -> None:
-    """Have what was renamed in a folder outlast a power cut, where the file system can do that for folders."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _umask() -> int:

@@ -18,6 +18,7 @@ _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
 }
 _OWN = ("system", "global", "command")  # scopes that a repository cannot write to
+_NO_SETTING, _NO_OPTION = 1, 129  # how git ends when it has none of these settings, or does not know an option
 
 
 def git_output(folder: Path, *words: str, timeout: float = 10) -> bytes:
@@ -30,13 +31,22 @@ def git_status(folder: Path, *words: str, timeout: float = 10) -> bytes:
     return git_output(folder, "status", "--porcelain", "--ignore-submodules=dirty", *words, timeout=timeout)
 
 
-def _filters(folder: Path, timeout: float) -> dict[str, str]:
-    """Every setting of a filter as the user has it; without one, empty, which is no filter."""
-    words = ("config", "--null", "--show-scope", "--get-regexp", r"^filter\.")
+def _filters(folder: Path, timeout: float, ask: tuple[str, ...] = ("--show-scope",)) -> dict[str, str]:
+    """Every setting of a filter as the user has it; without one, empty, which is no filter.
+
+    A git before 2.26 does not say whose a setting is: then all of them are empty.
+    """
+    words = ("config", "--null", *ask, "--get-regexp", r"^filter\.")
     try:
         rows = _run(folder, words, _CONFIG, timeout).decode(errors="surrogateescape").split("\0")
-    except subprocess.CalledProcessError:  # there is none
-        return {}
+    except subprocess.CalledProcessError as error:
+        if error.returncode == _NO_SETTING:
+            return {}
+        if error.returncode == _NO_OPTION and ask:
+            return _filters(folder, timeout, ask=())
+        raise
+    if not ask:
+        return {row.partition("\n")[0]: "" for row in rows if row}
     found: dict[str, str] = {}
     for scope, row in zip(rows[::2], rows[1::2], strict=False):
         name, _, value = row.partition("\n")
@@ -48,11 +58,16 @@ def _filters(folder: Path, timeout: float) -> dict[str, str]:
 
 
 def _run(folder: Path, words: tuple[str, ...], config: dict[str, str], timeout: float) -> bytes:
-    # After what the user's own environment may say in this way.
-    first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
-    env = {**os.environ, **_ENVIRONMENT, "GIT_CONFIG_COUNT": str(first + len(config))}
-    for number, (name, value) in enumerate(config.items(), start=first):
-        env |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
+    """With settings as arguments: a git before 2.31 does not read them from the environment."""
+    if any("=" in name for name in config):  # where git would end the name: another setting would be set
+        raise ValueError("the name of a setting has a '=' in it")
+    settings = [word for name, value in config.items() for word in ("-c", f"{name}={value}")]
     return subprocess.run(
-        ["git", *words], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=True
+        ["git", *settings, *words],
+        cwd=folder,
+        env={**os.environ, **_ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=timeout,
+        check=True,
     ).stdout

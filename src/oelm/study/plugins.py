@@ -78,7 +78,10 @@ def plugin_file(name: str) -> str | None:
 def _entry(plugin: str) -> str:
     if is_plugin_name(plugin) and not plugin.endswith(".py"):
         return plugin
-    file = Path(plugin).expanduser()
+    try:
+        file = Path(plugin).expanduser()
+    except RuntimeError as error:
+        raise StudyError(f"there is no plugin {plugin}", why=str(error)) from error
     if file.suffix != ".py" or not is_plugin_name(file.stem) or "." in file.stem:
         raise StudyError(f"--plugin '{plugin}' is not a module", hint="--plugin my_module, or --plugin ./my_module.py")
     if not file.is_file():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from oelm.errors import StudyError
 
 _MOST_VALUES = 100_000
 _DEEPEST = 50
-_MOST_BYTES = 2**24
+_MOST_BYTES, _MOST_JSON = 2**19, 2**24  # YAML takes ten seconds for a megabyte
 
 
 class _Loader(yaml.SafeLoader):
@@ -62,10 +63,11 @@ def _parse_json(text: str, *, where: str) -> Any:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"duplicate key '{next(name for name in names if names.count(name) > 1)}'")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"duplicate key '{name}'")
+        found[name] = value
     return found
 
 
@@ -88,12 +90,16 @@ def _check(data: Any, where: str) -> None:
 
 
 def read(path: Path) -> Any:
+    is_json = path.suffix == ".json"
+    most = _MOST_JSON if is_json else _MOST_BYTES
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise StudyError(f"{path} is too large", why=f"it has more than {_MOST_BYTES:,} bytes")
+        if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: nobody may ever write to a named pipe
+            raise StudyError(f"{path} is not a file")
+        if path.stat().st_size > most:
+            raise StudyError(f"{path} is too large", why=f"it has more than {most:,} bytes")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise StudyError(f"{path} is not text in UTF-8", why=str(error)) from error
     except OSError as error:
         raise StudyError(f"{path} cannot be read", why=error.strerror) from error
-    return (_parse_json if path.suffix == ".json" else parse)(text, where=str(path))
+    return (_parse_json if is_json else parse)(text, where=str(path))

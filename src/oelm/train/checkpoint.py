@@ -21,16 +21,18 @@ from torch import Tensor, nn
 
 from oelm.errors import CellError
 from oelm.heads.sharded import full_tensor, is_sharded, shard_like
-from oelm.runs.files import disk_full, open_regular, sync_folder, writing
+from oelm.runs.files import disk_full, open_regular, writing
 from oelm.runs.layout import CHECKPOINTS
 from oelm.runs.lease import Lease
 from oelm.runs.train_state import STATE_FILE, CheckpointState
+from oelm.sync import sync
 
 KEPT = 2
 # What reading a damaged checkpoint raises.
 # A file that cannot be read at the moment (no permission, too many open files) is not damaged.
 _DAMAGED = (
     FileNotFoundError,
+    NotADirectoryError,
     CellError,
     ValueError,
     LookupError,
@@ -77,7 +79,7 @@ def save_checkpoint(
                 sums[part] = _checksum(file)
             STATE_FILE.write(partial, replace(state, tensors=sums))
             lease.publish(partial, f"{CHECKPOINTS}/{name}")
-            sync_folder(folder)
+            sync(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         lease.check()  # if it is not ours any more, that is what happened
@@ -120,8 +122,8 @@ def _load(path: Path) -> Checkpoint:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """Newest first."""
-    found = (path for path in folder.glob("step-*") if path.is_dir() and _step(path).isdecimal())
+    """Newest first. What is in the place of one and is none is damaged, as all who read it find."""
+    found = (path for path in folder.glob("step-*") if _step(path).isdecimal())
     return sorted(found, key=lambda path: int(_step(path)), reverse=True)
 
 
@@ -136,8 +138,7 @@ def _save(values: dict[str, Tensor], file: Path) -> None:
         if "os error 28" in str(error) or "os error 27" in str(error) or "os error 122" in str(error):
             raise disk_full(file.parent.parent) from error
         raise
-    with file.open("rb+") as handle:
-        os.fsync(handle.fileno())
+    sync(file)
 
 
 def _linked(before: Path, new: Path) -> bool:

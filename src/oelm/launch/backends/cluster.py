@@ -45,7 +45,7 @@ class Cluster(ForbidExtra):
     def programs(self) -> dict[str, str]:
         """What decides which programs run, here or there, by field; a path as it is from here."""
         paths = {"venv": self.venv, "ssh.config": self.ssh.config}
-        found = {name: str(Path(path).expanduser().absolute()) for name, path in paths.items() if path is not None}
+        found = {name: str(path_here(path)) for name, path in paths.items() if path is not None}
         found |= {"modules": " ".join(self.modules)} if self.modules else {}
         found |= {"ssh.python": self.ssh.python} if self.ssh.python != SshOptions().python else {}
         return found | {f"slurm.sbatch.{name}": value for name, value in self.slurm.sbatch.items()}
@@ -58,7 +58,7 @@ def load_cluster(project: Path | None = Path(), user: Path | None = None) -> Clu
     """
     if user is None:
         user = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "oelm"
-    files = [folder / _FILE for folder in (user, project) if folder is not None and (folder / _FILE).exists()]
+    files = [folder / _FILE for folder in (user, project) if folder is not None and os.path.lexists(folder / _FILE)]
     raw: dict[str, Any] = {}
     try:
         for file in files:
@@ -66,6 +66,14 @@ def load_cluster(project: Path | None = Path(), user: Path | None = None) -> Clu
         return validate_config(raw, Cluster, where=" with ".join(map(str, files)), also=_problems)
     except StudyError as error:  # the message is right, but this is not a study
         raise LaunchError(str(error)) from error
+
+
+def path_here(path: str) -> Path:
+    """A path as it is from here. One in the home of somebody who is only there stays as it is."""
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError:
+        return Path(path)
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from oelm.errors import CellError, OelmError, did_you_mean
 from oelm.launch.backends.cluster import load_cluster
 from oelm.launch.backends.registry import backend_class, backend_of, is_remote
 from oelm.launch.launched import NotLaunchedHere, launched_file, trust_jobs
-from oelm.runs.files import writing
+from oelm.runs.files import open_to_append, writing
 from oelm.runs.jobs import Job, read_jobs
 from oelm.runs.layout import FINISHED, STUDY, find_cells_by_study, find_study_folders
 from oelm.runs.lease import STOP, holder_of
@@ -126,7 +126,7 @@ def request_stop(cells: Sequence[CellRef]) -> list[CellRef]:
         for one in stay:
             with writing(one.folder):
                 one.folder.mkdir(parents=True, exist_ok=True)
-                (one.folder / STOP).touch()
+            open_to_append(one.folder / STOP).close()
         here += stay
         for job in jobs:
             try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from oelm.errors import LaunchError
-from oelm.launch.backends.cluster import Cluster
+from oelm.launch.backends.cluster import Cluster, path_here
 from oelm.launch.backends.ssh.address import SshAddress
 
 # Said on the command line, these count more than any configuration: host keys are checked and never accepted by us,
@@ -78,7 +78,7 @@ class RemoteResult:
 
 
 def ssh_host(address: SshAddress, cluster: Cluster) -> SshHost:
-    config = None if cluster.ssh.config is None else Path(cluster.ssh.config).expanduser().absolute()
+    config = None if cluster.ssh.config is None else path_here(cluster.ssh.config)
     if config is not None and not config.is_file():
         raise LaunchError(f"there is no file {config}", where="ssh.config in cluster.yaml")
     return SshHost(address=address, config=config)
