@@ -1,5 +1,6 @@
 """Evidence: the examples of a language model are documents, a perplexity is its loss, and an arm alone has examples."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import from_seeds
 from oelm.analysis.text_table import results_as_dict
 from oelm.analysis.verdicts import compare_arms
+from oelm.report.blocks import Table
+from oelm.report.sections.results import results_section
 from oelm.runs.files import digest_file
 from oelm.runs.predictions import read_predictions
 
@@ -121,6 +124,22 @@ def test_the_interval_of_a_perplexity_is_that_of_its_loss(tmp_path):
     assert perplexity.interval.low == pytest.approx(math.exp(loss.interval.low))
     assert perplexity.interval.high == pytest.approx(math.exp(loss.interval.high))
     assert loss.estimate.examples.se > 10 * loss.estimate.seeds.se, "documents differ by more than seeds"
+
+
+def test_tables_of_perplexities_show_intervals_of_both_sources_and_relative_changes(tmp_path):
+    results = load(make_text_runs(tmp_path, perplexity={"freeze-only": 10.3}))
+    found, one = results.mean("freeze-only", "perplexity"), results.comparisons["freeze-only"]
+    low, high = (math.expm1(end) for end in (one.interval.low, one.interval.high))
+    table = next(block for block in results_section(results) if isinstance(block, Table))
+    cells = [cell.text.en for cell in next(row for row in table.rows if row.arm == "freeze-only").cells]
+    assert cells[2] == f"[{found.interval.low:.4f}, {found.interval.high:.4f}]"
+    assert cells[5] == f"[{low:+.2%}, {high:+.2%}]"
+    assert "Relative to baseline" in [column.title.en for column in table.columns]
+    told = results_as_dict(results)["arms"]["freeze-only"]["comparison"]
+    assert told["relative"]
+    assert told["interval"] == pytest.approx([low, high])
+    assert told["margin"] == pytest.approx(0.02)
+    assert json.loads(json.dumps(told)) == told
 
 
 def test_an_arm_whose_examples_are_damaged_rests_on_its_seeds(tmp_path):

@@ -15,7 +15,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from oelm.analysis.results import Results
+from oelm.analysis.results import LARGEST, Results
 from oelm.analysis.stats.crossed import Crossed, crossed
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds
 from oelm.errors import CellError
@@ -102,7 +102,7 @@ def by_example(
     for seed in seeds if metric in ("accuracy", "loss", "perplexity") else ():
         of_arms = [kept_predictions(results, arm, seed, model) for arm in arms]
         scores = [one.scores(metric) if one is not None else None for one in of_arms]
-        if any(score is None or not np.isfinite(score).all() for score in scores):
+        if any(score is None or not (np.abs(score) <= LARGEST).all() for score in scores):
             continue
         kept = kept or of_arms[0]
         assert kept is not None

@@ -93,7 +93,8 @@ def _remarks(results: Results) -> list[str]:
         lines.append(f"No differences: {results.study.compare.baseline} is not among these arms.")
     lines += [f"note: {note}" for note in results.study.notes]
     hours = sum(sum(record.seconds.values()) for record in results.records.values())
-    lines.append(f"spread: standard deviation over seeds. {format_duration(hours)} of training and measuring.")
+    lines.append("spread: standard deviation over seeds. Intervals: over seeds and, where they were kept, examples.")
+    lines.append(f"{format_duration(hours)} of training and measuring.")
     return lines
 
 

@@ -7,6 +7,7 @@ from statistics import fmean
 
 from oelm.analysis.results import Results
 from oelm.format import DASH, format_number, format_step_time
+from oelm.metrics import find_metric
 from oelm.report.blocks import (
     Block,
     Folded,
@@ -27,12 +28,13 @@ from oelm.text.messages import say, untranslated
 
 def results_section(results: Results) -> list[Block]:
     metric, against = results.study.compare.metric, results.study.compare.baseline
+    difference = "column-relative" if find_metric(metric).relative else "column-difference"
     columns = [
         (say("column-arm"), False),
         (say("column-mean", metric=metric), True),
         (say("column-interval"), True),
         (say("column-n"), True),
-        (say("column-difference", against=against), True),
+        (say(difference, against=against), True),
         (say("column-interval"), True),
         (say("column-verdict"), False),
         (say("column-trainable"), True),
