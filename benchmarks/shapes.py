@@ -302,7 +302,8 @@ class ShapedArms:
 def random_rows(like: TokenizedTask, shape: Shape, *, number: int, vocab: int, random: np.random.Generator) -> Split:
     """So many rows of random tokens, each as long as the shape says, in the form of a task's training split."""
     if isinstance(like.train, Windows):
-        return Windows(tokens=random.integers(vocab, size=number * shape.length + 1), length=shape.length)
+        tokens = random.integers(vocab, size=number * shape.length + 1)
+        return Windows(tokens=tokens, length=shape.length, end=0)
     tokens = random.integers(vocab, size=number * shape.length, dtype=np.int32)
     return Examples(
         tokens=tokens,

@@ -291,7 +291,7 @@ TEXT: dict[str, Any] = {
             "tokenizer": {"train": "bpe", "vocab": 512},
         },
     },
-    "compare": {"baseline": "baseline", "metric": "perplexity", "min_effect": 0.2},
+    "compare": {"baseline": "baseline", "metric": "perplexity", "min_effect": 0.02},
 }
 
 
@@ -306,21 +306,22 @@ def make_text_runs(
     *,
     perplexity: dict[str, float] | None = None,
     spread: float = 0.002,
-    windows: int = 40,
+    documents: int = 40,
     change: Any = None,
 ) -> Path:
-    """The same for language models: `spread` is that of the loss, and every window of text is kept."""
+    """The same for language models: `spread` is that of the loss, and every document of text is kept."""
     study = study or text_study_of()
-    tokens = study.recipe.data.max_length
+    tokens = np.random.default_rng(6).lognormal(5, 0.5, documents).astype(np.int64)
     kept = {}
 
     def as_text(cell: Cell, record: Record) -> Record | None:
         draw = np.random.default_rng([cell.seed, list(study.arms).index(cell.arm), 1])
-        hard = 0.2 * np.random.default_rng(5).standard_normal(windows)
+        hard = 0.2 * np.random.default_rng(5).standard_normal(documents)
         level = np.log((perplexity or {}).get(cell.arm, 10.0)) + spread * draw.standard_normal()
-        loss = level + hard - hard.mean() + 0.001 * draw.standard_normal(windows)
-        metrics = {"loss": float(loss.mean()), "perplexity": float(np.exp(loss.mean()))}
+        loss = level + hard - np.average(hard, weights=tokens) + 0.001 * draw.standard_normal(documents)
         kept[cell] = loss * tokens
+        mean = kept[cell].sum() / tokens.sum()
+        metrics = {"loss": float(mean), "perplexity": float(np.exp(mean))}
         last = record.steps or 1
         rows = [
             replace(row, metrics={name: value * (2 - row.step / last) for name, value in metrics.items()})
@@ -332,6 +333,5 @@ def make_text_runs(
     folder = make_runs(root, study, examples=10, steps=20, change=as_text)
     for cell, loss in kept.items():
         if (folder / cell.folder).is_dir():
-            count = np.full(windows, tokens)
-            keep_predictions(folder / cell.folder, Predictions(row=np.arange(windows), loss=loss, tokens=count))
+            keep_predictions(folder / cell.folder, Predictions(row=np.arange(documents), loss=loss, tokens=tokens))
     return folder

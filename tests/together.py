@@ -36,6 +36,7 @@ def check_same(one: Path, two: Path) -> None:
         assert mine.metrics == pytest.approx(other.metrics, rel=1e-3)
     tables = [parquet.read_table(folder / "predictions.parquet").to_pydict() for folder in (one, two)]
     assert tables[0]["row"] == tables[1]["row"], "all examples, each once"
+    assert tables[0].get("tokens") == tables[1].get("tokens")
     assert np.allclose(tables[0]["loss"], tables[1]["loss"], rtol=1e-3, atol=1e-4)
     weights = [weights_of(folder) for folder in (one, two)]
     for name, mine in weights[0].items():

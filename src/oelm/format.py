@@ -11,6 +11,15 @@ DASH = "\u2013"  # where there is no number
 _CONTROLS = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+class Relative(float):
+    """A change as a share of what is changed: it is shown in percent, wherever a number is."""
+
+    def __format__(self, spec: str) -> str:
+        if not math.isfinite(self):
+            return DASH if math.isnan(self) else format(float(self), "+" if spec.startswith("+") else "")
+        return format(float(self), "+.2%") if spec.startswith("+") else f"{100 * self:.3g}%"
+
+
 def escape_controls(text: str) -> str:
     """What is in a file, to be shown: nothing in it moves the cursor, colors, or turns the direction of a line.
 
@@ -36,9 +45,9 @@ def format_signed(value: float) -> str:
     return f"{value:+.4f}" if math.isfinite(value) else DASH
 
 
-def format_interval(low: float, high: float) -> str:
-    """`low to high`; `none` where one of them is not finite."""
-    return f"{low:+.4f} to {high:+.4f}" if math.isfinite(low) and math.isfinite(high) else "none"
+def format_interval(low: float, high: float, *, sign: str = "") -> str:
+    """`low to high`; `none` where one of them is not finite. `sign` is "+" for differences."""
+    return f"{low:{sign}.4f} to {high:{sign}.4f}" if math.isfinite(low) and math.isfinite(high) else "none"
 
 
 def format_duration(seconds: float) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oelm.errors import StudyError, did_you_mean
+from oelm.format import Relative
 
 ROUNDING = 1e-6
 """By which a measurement may be outside of its range."""
@@ -38,6 +39,24 @@ class Metric:
     low: float = -math.inf
     high: float = math.inf
     """From what to what it can be."""
+    relative: bool = False
+    """Judged by its logarithm: two values differ by a share of each other, and so does a margin."""
+
+    def judged(self, value: float) -> float:
+        """A value on the scale on which it is averaged, compared and tested."""
+        return math.log(value) if self.relative else value
+
+    def level(self, judged: float) -> float:
+        """The value that is judged so."""
+        return (math.exp(judged) if judged < 700 else math.inf) if self.relative else judged
+
+    def effect(self, difference: float) -> float:
+        """A difference on that scale, as it is shown."""
+        return Relative(self.level(difference) - 1) if self.relative else difference
+
+    def margin(self, effect: float) -> float:
+        """A smallest effect of interest on that scale: a perplexity that is 5 % larger is `log(1.05)` away."""
+        return math.log1p(effect) if self.relative else effect
 
     @property
     def is_share(self) -> bool:
@@ -84,8 +103,8 @@ def _quality(name: str, compute: ClassMetric, *, low: float = 0) -> Metric:
     return Metric(name=name, kind="predictions", direction="higher", compute=compute, low=low, high=1)
 
 
-def _cost(name: str, kind: Kind, *, low: float = 0, high: float = sys.float_info.max) -> Metric:
-    return Metric(name=name, kind=kind, direction="lower", low=low, high=high)
+def _cost(name: str, kind: Kind, *, low: float = 0, high: float = sys.float_info.max, relative: bool = False) -> Metric:
+    return Metric(name=name, kind=kind, direction="lower", low=low, high=high, relative=relative)
 
 
 _METRICS: dict[str, Metric] = {
@@ -96,7 +115,8 @@ _METRICS: dict[str, Metric] = {
         _quality("f1", _binary_f1),
         _quality("matthews", _matthews, low=-1),
         _cost("loss", "loss"),
-        _cost("perplexity", "loss", low=1, high=math.inf),  # of a loss that no float has the power of
+        # The power of the loss, and judged as the loss; of one that no float has the power of, it is infinite.
+        _cost("perplexity", "loss", low=1, high=math.inf, relative=True),
         # In every record, whatever the task.
         _cost("trainable", "count"),
         Metric(name="frozen", kind="count", direction="higher", low=0),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from scipy import stats
 
-from oelm.analysis.stats.crossed import crossed, example_bootstrap, mcnemar
+from oelm.analysis.stats.crossed import by_weight, crossed, example_bootstrap, mcnemar
 from oelm.analysis.stats.estimate import Estimate, VarianceSource, from_seeds
 
 pytestmark = pytest.mark.slow
@@ -192,6 +192,75 @@ class TestCoverage:
         told = [estimate for estimate in estimates if not estimate.no_variation]
         assert len(told) > 0.9 * REPEATS
         assert 0.94 <= np.mean([estimate.interval().contains(0.0) for estimate in told]) <= 0.99
+
+
+class TestByWeight:
+    """Documents: their summed losses, and their tokens. Shape suffix: W = windows."""
+
+    def test_equal_weights_change_nothing(self):
+        d_SE = np.random.default_rng(0).normal(size=(3, 40))
+        weighted, plain = crossed(7 * d_SE, np.full(40, 7)), crossed(d_SE)
+        assert weighted.estimate.interval().low == pytest.approx(plain.estimate.interval().low)
+        assert weighted.estimate.examples == pytest.approx(plain.estimate.examples)
+        assert (weighted.seed_se, weighted.example_se) == pytest.approx((plain.seed_se, plain.example_se))
+
+    def test_every_seed_has_the_mean_of_all_its_tokens(self):
+        generator = np.random.default_rng(1)
+        sums_SE, tokens_E = generator.normal(size=(4, 30)), generator.integers(1, 90, 30)
+        assert by_weight(sums_SE, tokens_E).mean(axis=1) == pytest.approx(sums_SE.sum(axis=1) / tokens_E.sum())
+
+    def test_by_hand(self):
+        """Two documents that agree token by token say the same, however long they are."""
+        found = crossed([[0.5, 1.5], [1.0, 3.0]], [1, 3])
+        assert found.estimate.mean == pytest.approx(0.75)
+        assert found.example_se == pytest.approx(0, abs=1e-12)
+
+    def test_it_is_the_jackknife(self):
+        """The standard error from documents is that of leaving each out in turn."""
+        generator = np.random.default_rng(2)
+        sums_E, tokens_E = generator.normal(size=30), generator.integers(1, 900, 30)
+        without_E = [np.delete(sums_E, one).sum() / np.delete(tokens_E, one).sum() for one in range(30)]
+        assert crossed([sums_E, sums_E], tokens_E).example_se == pytest.approx(np.std(without_E) * math.sqrt(29))
+
+    def test_few_long_documents_are_worth_few(self):
+        sums_SE = np.random.default_rng(3).normal(size=(3, 40))
+        assert crossed(sums_SE, [1] * 40).estimate.examples.df == 39
+        assert crossed(sums_SE, [1] * 38 + [1000, 1000]).estimate.examples.df == 1
+
+    @pytest.mark.parametrize("weights", [[1, 2], [1, 0, 1], [[1, 1, 1]]])
+    def test_what_are_no_weights_is_refused(self, weights):
+        with pytest.raises(ValueError, match="weights"):
+            crossed(np.ones((2, 3)), weights)
+
+    @pytest.mark.parametrize(("S", "documents"), [(3, 20), (10, 20), (5, 300)])
+    def test_documents_cover_and_windows_do_not(self, S, documents):
+        """Lengths are lognormal, arms differ by seed, by document and by both; the true difference is 0.
+
+        t over windows takes the parts of a long document for so many, and finds differences that are not there.
+        """
+        repeats, window = 1000, 128
+        generator = np.random.default_rng([S, documents])
+        covered: dict[str, list[bool]] = {"documents": [], "windows": [], "seeds": []}
+        for _ in range(repeats):
+            tokens_E = np.ceil(generator.lognormal(6, 0.8, documents))
+            per_token_SE = 0.02 * generator.standard_normal((S, 1)) + 0.5 * generator.standard_normal(documents)
+            per_token_SE = per_token_SE + 0.1 * generator.standard_normal((S, documents))
+            sums_SE = per_token_SE * tokens_E
+            ends_E = np.concatenate([[0], np.cumsum(tokens_E)])
+            cuts_W = np.arange(0, ends_E[-1], window)
+            cumulative_SE = np.concatenate([np.zeros((S, 1)), np.cumsum(sums_SE, axis=1)], axis=1)
+            windows_SW = np.diff([np.interp(cuts_W, ends_E, seed) for seed in cumulative_SE], axis=1) / window
+            estimates = {
+                "documents": crossed(sums_SE, tokens_E).estimate,
+                "windows": crossed(windows_SW).estimate,
+                "seeds": from_seeds(sums_SE.sum(axis=1) / tokens_E.sum()),
+            }
+            for name, estimate in estimates.items():
+                covered[name].append(estimate.interval().contains(0.0))
+        share = {name: np.mean(values) for name, values in covered.items()}
+        assert 0.93 <= share["documents"] <= 0.99, share
+        assert share["windows"] < 0.85, share
+        assert share["seeds"] < 0.85, share
 
 
 class TestBootstrap:

@@ -412,7 +412,7 @@ def test_a_log_with_one_bad_line_is_damaged(tmp_path, line):
         log_of(tmp_path, row(1), line, row(3))
 
 
-def write_table(columns, folder, number=1):
+def write_table(columns, folder, number=2):
     """Whatever it holds, in a file of this format."""
     table = pa.table(columns).replace_schema_metadata({"oelm_format": str(number)})
     parquet.write_table(table, folder / "predictions.parquet")
@@ -450,8 +450,8 @@ def test_predictions_of_another_kind_are_damaged(tmp_path, column):
 
 def test_predictions_of_another_format(tmp_path):
     columns = {"model": ["final"], "split": ["s"], "row": [0], "loss": [0.1]}
-    write_table(columns, tmp_path, number=2)
-    with pytest.raises(CellError, match="has format 2; this oelm reads format 1"):
+    write_table(columns, tmp_path, number=1)
+    with pytest.raises(CellError, match="has format 1; this oelm reads format 2"):
         kept_in(tmp_path)
 
 

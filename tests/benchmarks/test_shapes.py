@@ -103,7 +103,11 @@ def examples(types):
 
 @pytest.mark.parametrize(
     "like",
-    [examples(None), examples(np.zeros(1, dtype=np.int8)), Windows(tokens=np.zeros(9, dtype=np.int64), length=4)],
+    [
+        examples(None),
+        examples(np.zeros(1, dtype=np.int8)),
+        Windows(tokens=np.zeros(9, dtype=np.int64), length=4, end=0),
+    ],
 )
 def test_rows_are_as_long_as_said_and_batches_are_whole(like):
     shape = Shape(width=64, length=7, batch=3)

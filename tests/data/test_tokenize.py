@@ -13,7 +13,14 @@ from pyarrow import parquet
 
 from oelm.data.sources import find_source
 from oelm.data.tasks import task_named
-from oelm.data.tokenize import TokenizedTask, load_tokenizer, tokenize_task, tokenizer_fingerprint, train_tokenizer
+from oelm.data.tokenize import (
+    TokenizedTask,
+    Windows,
+    load_tokenizer,
+    tokenize_task,
+    tokenizer_fingerprint,
+    train_tokenizer,
+)
 from oelm.errors import DataError, OelmError
 
 SST2, RTE, MNLI, TEXT, WIKI, STORIES, XNLI = map(
@@ -262,8 +269,44 @@ def test_end_of_text_separates_documents(tmp_path):
     assert data.tokenizer.decode(data.test["validation"].tokens) == "".join(text + end for text in stories[:3])
     trained, selected = (data.tokenizer.decode(split.tokens).split(end)[:-1] for split in (data.train, data.validation))
     assert len(selected) == 5
+    found = [data.tokenizer.decode(document) for document in documents_of(data.validation)]
+    assert found[1:3] == [text + end for text in selected[1:3]], "the first token of all is not predicted"
     assert sorted([*trained, *selected]) == sorted(stories)
     assert [stories.index(text) for text in trained] == sorted(stories.index(text) for text in trained)
+
+
+def documents_of(split):
+    return np.split(np.asarray(split.tokens[1 : len(split) * split.length + 1]), split.document_ends[:-1])
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=80), st.integers(1, 9), st.integers(1, 7))
+def test_documents_are_what_ends_of_text_end(tokens, length, block):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("oelm.data.tokenize._BLOCK", block)
+        split = Windows(tokens=np.array(tokens, dtype=np.uint16), length=min(length, len(tokens) - 1), end=0)
+        predicted = tokens[1 : len(split) * split.length + 1]
+        found = documents_of(split)
+    assert np.concatenate(found).tolist() == predicted
+    assert all(map(len, found))
+    if 0 in predicted[:-1]:
+        assert all(document[-1] == 0 and 0 not in document[:-1] for document in found[:-1])
+        assert 0 not in found[-1][:-1]
+
+
+@pytest.mark.parametrize(
+    ("windows", "stretches"), [(1, [1]), (49, [1] * 49), (50, [1] * 50), (51, [2] * 25 + [1]), (200, [4] * 50)]
+)
+def test_a_text_without_documents_is_cut_into_stretches_of_windows(windows, stretches):
+    split = Windows(tokens=np.ones(windows * 8 + 3, dtype=np.uint16), length=8, end=0)
+    assert [len(document) // 8 for document in documents_of(split)] == stretches
+
+
+def test_wikitext_is_a_text_without_documents(tmp_path):
+    rows = {"text": ["= Title =\n", "some words\n"] * 100}
+    data = prepared(WIKI, write(tmp_path / "wiki", train=rows, validation=rows, test=rows), max_length=8)
+    split = data.test["test"]
+    assert len(split.document_ends) > 25
+    assert set(np.diff(split.document_ends[:-1]) % 8) == {0}
 
 
 def test_tokens_are_memory_mapped(tmp_path):

@@ -381,6 +381,7 @@ def test_language_modeling_reports_perplexity_per_token(tmp_path):
     final = [row for row in rows if row["model"] == "final"]
     per_token = sum(row["loss"] for row in final) / sum(row["tokens"] for row in final)
     assert math.isclose(metrics["loss"], per_token)
+    assert len(final) == 40, "a row a document: a tenth of them are held out for the test"
     assert metrics["perplexity"] < 300, "better than not knowing anything"
 
 

@@ -92,6 +92,11 @@ def test_hypotheses_come_back_from_plain_data():
         ({"estimand": "accuracy(oelm-freeze) - accuracy(oelm-freeze)"}, "estimand", "with itself"),
         ({"estimand": "acuracy(oelm-freeze)"}, "estimand", "did you mean 'accuracy'?"),
         ({"estimand": "perplexity(oelm-freeze)"}, "estimand", "is not measured"),
+        (
+            {"estimand": "perplexity(oelm-freeze) - perplexity(baseline)"},
+            "estimand",
+            "compared by their ratio: perplexity(oelm-freeze) / perplexity(baseline)",
+        ),
         ({"estimand": None}, "estimand", "is not of the form"),
         ({"estimand": ["accuracy(oelm-freeze)"]}, "estimand", "is not of the form"),
         ({"rule": "over"}, "rule", "one of below, above, within"),
@@ -99,6 +104,11 @@ def test_hypotheses_come_back_from_plain_data():
         ({"rule": None}, "rule", "one of below, above, within"),
         ({"rule": "within", "estimand": "accuracy(oelm-freeze)", "margin": 0.1}, "rule", "needs two arms"),
         ({"rule": "within", "margin": 0}, "margin", "greater than 0"),
+        (
+            {"estimand": "accuracy(oelm-freeze) / accuracy(baseline)", "rule": "within", "margin": 5},
+            "margin",
+            "0.05 is 5 %, got 5",
+        ),
         ({"rule": "within", "margin": -0.1}, "margin", "greater than 0"),
         ({"margin": None}, "margin", "must be a number"),
         ({"margin": True}, "margin", "must be a number"),

@@ -166,6 +166,7 @@ def test_all_problems_are_said_together(load):
             r"arms\.v1\.5\.overrides\.optimizer\.lr +is tuned as well",
         ),
         ({"compare/metric": "perplexity"}, r"'perplexity' is not measured; task 'sst2' has accuracy"),
+        ({"compare": {"baseline": "baseline", "metric": "perplexity", "min_effect": 5}}, r"0\.05 is 5 %.*got 5"),
         ({"compare/metric": "acuracy"}, r"'acuracy' is not measured; did you mean 'accuracy'"),
         ({"compare/better": "lower"}, r"compare\.better +unknown field"),
         ({"compare/min_effect": 0}, r"min_effect +must be greater than 0"),

@@ -91,27 +91,52 @@ def test_examples(batch_size):
     assert model.training, "left as it was"
 
 
-class Uniform(nn.Module):
-    def __init__(self, scale=0.0):
+class Wrong(nn.Module):
+    def forward(self, input_ids, use_cache):
+        return SimpleNamespace(logits=1e4 * nn.functional.one_hot(input_ids, 8).float())  # never the same again
+
+
+class Forecast(nn.Module):
+    """Logits that depend on the token before alone."""
+
+    def __init__(self):
         super().__init__()
-        self.scale = scale
+        self.table = nn.Parameter(torch.randn(8, 8, generator=torch.Generator().manual_seed(0)))
 
     def forward(self, input_ids, use_cache):
-        wrong = nn.functional.one_hot(input_ids, 8).float()  # the next token is never the same
-        return SimpleNamespace(logits=self.scale * wrong)
+        return SimpleNamespace(logits=self.table[input_ids])
 
 
-def test_windows():
-    split = Windows(tokens=np.arange(22, dtype=np.uint16) % 8, length=4)
-    measured = evaluate(Objective(Uniform()), split, task=TEXT, batch_size=2, pad=0, device=CPU)
-    assert measured.metrics == pytest.approx({"perplexity": 8, "loss": math.log(8)})
-    assert measured.predictions.loss == pytest.approx(np.full(5, 4 * math.log(8)))
-    assert measured.predictions.tokens.tolist() == [4] * 5
+# The first and the last document are cut: nothing predicts the first token, and the last ones fill no window.
+TEXT_OF_FOUR = np.array([5, 6, 0, 1, 2, 3, 4, 5, 6, 7, 0, 0, 3, 1, 0, 2, 2, 0, 7, 7, 7, 0, 6], dtype=np.uint16)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 100])
+@pytest.mark.parametrize("length", [1, 4, 5, 9])
+def test_documents(batch_size, length):
+    """A window holds several, and a document is in several; each token counts once, in its own."""
+    split = Windows(tokens=TEXT_OF_FOUR, length=length, end=0)
+    model = Forecast()
+    measured = evaluate(Objective(model), split, task=TEXT, batch_size=batch_size, pad=0, device=CPU)
+    logp = model.table.detach().double().log_softmax(1).numpy()
+    sums, tokens, document = {}, {}, 0
+    for place in range(1, len(split) * length + 1):
+        sums[document] = sums.get(document, 0) - logp[TEXT_OF_FOUR[place - 1], TEXT_OF_FOUR[place]]
+        tokens[document] = tokens.get(document, 0) + 1
+        document += TEXT_OF_FOUR[place] == 0
+    kept = measured.predictions
+    assert kept.row.tolist() == list(sums)
+    assert kept.tokens.tolist() == list(tokens.values())
+    assert kept.loss == pytest.approx(list(sums.values()), rel=1e-5)
+    assert kept.tokens.sum() == len(split) * length
+    loss = sum(sums.values()) / sum(tokens.values())
+    assert measured.metrics == pytest.approx({"perplexity": math.exp(loss), "loss": loss}, rel=1e-5)
+    assert measured.metrics["loss"] == kept.mean("loss")
 
 
 def test_a_perplexity_beyond_all_numbers_is_infinite():
-    split = Windows(tokens=np.arange(9, dtype=np.uint16) % 8, length=4)
-    measured = evaluate(Objective(Uniform(1e4)), split, task=TEXT, batch_size=2, pad=0, device=CPU)
+    split = Windows(tokens=np.arange(9, dtype=np.uint16) % 8, length=4, end=0)
+    measured = evaluate(Objective(Wrong()), split, task=TEXT, batch_size=2, pad=0, device=CPU)
     assert measured.metrics == {"perplexity": math.inf, "loss": pytest.approx(1e4)}
 
 

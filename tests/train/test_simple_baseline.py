@@ -195,7 +195,7 @@ class Vocabulary:
 
 def windows_of(train, report, *, length=4, vocab=8):
     facts = TaskFacts(data="d", tokenizer="t", files={}, sizes={}, cut={})
-    train, report = (Windows(tokens=np.array(one, dtype=np.uint16), length=length) for one in (train, report))
+    train, report = (Windows(tokens=np.array(one, dtype=np.uint16), length=length, end=0) for one in (train, report))
     return TokenizedTask(
         task=TEXT, train=train, validation=report, test={"held": report}, tokenizer=Vocabulary(vocab), facts=facts
     )

@@ -52,7 +52,9 @@ class Design:
     width: int | None = None
     same_split: str | None = None
     """The split that both selects and is reported, if there is one."""
+    metric: str | None = None
     min_effect: float | None = None
+    """On the scale on which the metric is judged, as the spreads are."""
     spreads: Mapping[str, float] = field(default_factory=dict)
     """By arm: standard deviation of its differences to the baseline seed by seed, where it was measured."""
 
@@ -85,7 +87,8 @@ def planned_design(study: Study) -> Design:
         pretrained=is_pretrained(study.recipe.model),
         width=model_width(study.recipe.model.preset),
         same_split=_same_path(study.recipe.data.path),
-        min_effect=study.compare.min_effect,
+        metric=study.compare.metric,
+        min_effect=study.compare.margin,
     )
 
 

@@ -10,17 +10,19 @@ a machine that others use measure the machine as well.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from oelm.analysis.checks.registry import Issue
+from oelm.analysis.evidence import arm_mean, ratio_estimate
 from oelm.analysis.results import Results
-from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds, holm
+from oelm.analysis.stats.estimate import Estimate, Interval, holm
 from oelm.analysis.stats.timed_pairs import TimedPair, count_rounds, timed_pair
 from oelm.analysis.verdicts import ALPHA, compare_arms, issues_of, with_lacks
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric
-from oelm.study.hypothesis import Hypothesis
+from oelm.study.hypothesis import Estimand, Hypothesis
 
 HypothesisStatus = Literal["supported", "refuted", "inconclusive", "invalid"]
 _NO_MESSAGE = Message("measured-none")  # until it is judged together with the others
@@ -76,7 +78,6 @@ def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
             return _judge_timed(hypothesis, pair)
     by_seed = _estimand_values(results, hypothesis)
     values = list(by_seed.values())
-    ratio = estimand.form == "ratio"
     low, high = _bounds(hypothesis)
     against = estimand.against or estimand.arm
     issues = issues_of(results, estimand.arm, against, estimand.metric)
@@ -97,22 +98,36 @@ def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
             p_supported=0.0 if true else 1.0,
             p_refuted=1.0 if true else 0.0,
         )
-    # A ratio is estimated by its logarithm: twice as much and half as much are then equally far from 1.
-    estimate = from_seeds([math.log(value) for value in values] if ratio else values)
-    if estimand.form == "difference":  # on the same evidence as the comparison of these arms
-        estimate = compare_arms(results, estimand.arm, against=against, metric=estimand.metric).estimate
+    estimate = _estimate(results, estimand, by_seed)
     supported, refuted = _p_values(hypothesis, estimate)
     interval = estimate.interval(1 - ALPHA)
-    if ratio:
-        interval = Interval(low=_exp(interval.low), high=_exp(interval.high), level=interval.level)
+    by_logarithm = _by_logarithm(estimand)
+    if by_logarithm:
+        interval = replace(interval, low=_exp(interval.low), high=_exp(interval.high))
     return JudgedHypothesis(
         **blank,
         status=status,
-        value=_exp(estimate.mean) if ratio else estimate.mean,
+        value=_exp(estimate.mean) if by_logarithm else estimate.mean,
         interval=interval,
         p_supported=supported,
         p_refuted=refuted,
     )
+
+
+def _estimate(results: Results, estimand: Estimand, by_seed: Mapping[int, float]) -> Estimate:
+    """On the same evidence as the comparison of these arms: seeds, and examples where they were kept."""
+    if estimand.against is None:
+        found = arm_mean(results, estimand.arm, estimand.metric)
+        assert found is not None
+        return found.estimate
+    if estimand.form == "difference":
+        return compare_arms(results, estimand.arm, against=estimand.against, metric=estimand.metric).estimate
+    return ratio_estimate(results, estimand.arm, estimand.against, estimand.metric, by_seed)
+
+
+def _by_logarithm(estimand: Estimand) -> bool:
+    """Twice as much and half as much are then equally far from 1."""
+    return estimand.form == "ratio" or find_metric(estimand.metric).relative
 
 
 def _judge_timed(hypothesis: Hypothesis, pair: TimedPair) -> JudgedHypothesis:
@@ -133,11 +148,11 @@ def _judge_timed(hypothesis: Hypothesis, pair: TimedPair) -> JudgedHypothesis:
 
 
 def _p_values(hypothesis: Hypothesis, estimate: Estimate) -> tuple[float, float]:
-    """That it keeps to its rule, and that it does not; of a ratio, the estimate is that of its logarithm."""
+    """That it keeps to its rule, and that it does not; the estimate may be that of a logarithm."""
     if estimate.no_variation:
         return 1.0, 1.0
     low, high = _bounds(hypothesis)
-    if hypothesis.estimand.form == "ratio":
+    if _by_logarithm(hypothesis.estimand):
         low, high = _log(low), _log(high)
     inside = max(estimate.p_above(low), estimate.p_below(high))
     outside = min(estimate.p_below(low), estimate.p_above(high))

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 
 from oelm.analysis.design import Design, Side, hypothesis_pairs, is_pretrained, model_width, settings_of
+from oelm.analysis.evidence import judged_values
 from oelm.analysis.results import Results, finite_number
 from oelm.runs.record import Record
 from oelm.study.cells import Cell, is_nested
@@ -40,7 +41,8 @@ def observed_design(results: Results) -> Design:
         pretrained=next((is_pretrained(record.spec.recipe.model) for record in results.records.values()), None),
         width=model_width(study.recipe.model.preset),
         same_split=_same_split(results),
-        min_effect=study.compare.min_effect,
+        metric=study.compare.metric,
+        min_effect=study.compare.margin,
         spreads=_spreads(results),
     )
 
@@ -128,10 +130,10 @@ def _same_split(results: Results) -> str | None:
 def _spreads(results: Results) -> dict[str, float]:
     """By arm: standard deviation of the differences to the baseline seed by seed."""
     metric, against = results.study.compare.metric, results.study.compare.baseline
-    base = results.values(against, metric) if against in results.arms else {}
+    base = judged_values(results, against, metric)
     found = {}
     for arm in results.arms:
-        values = results.values(arm, metric) if arm != against else {}
+        values = judged_values(results, arm, metric) if arm != against else {}
         differences = [values[seed] - base[seed] for seed in values if seed in base]
         if len(differences) > 1 and statistics.stdev(differences) > 0:
             found[arm] = statistics.stdev(differences)

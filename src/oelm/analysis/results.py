@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from oelm.analysis.checks.registry import Issues
     from oelm.analysis.design import Design
+    from oelm.analysis.evidence import ArmMean
     from oelm.analysis.hypotheses import JudgedHypothesis
     from oelm.analysis.verdicts import Comparison
 
@@ -110,6 +111,18 @@ class Results:
         """A measurement of an arm by seed; cells without it, or with no number there, are not among them."""
         found = {seed: self._value(arm, seed, metric, model) for seed in self.of(arm)}
         return {seed: value for seed, value in found.items() if value is not None}
+
+    def mean(self, arm: str, metric: str, *, model: Which = "final") -> ArmMean | None:
+        """What an arm reaches, with an interval over seeds and, where they were kept, examples."""
+        from oelm.analysis.evidence import arm_mean
+
+        if (arm, metric, model) not in self._means:
+            self._means[arm, metric, model] = arm_mean(self, arm, metric, model=model)
+        return self._means[arm, metric, model]
+
+    @cached_property
+    def _means(self) -> dict[tuple[str, str, Which], ArmMean | None]:
+        return {}
 
     def _value(self, arm: str, seed: int, metric: str, model: Which) -> float | None:
         record = self.records[Cell(arm=arm, seed=seed)]
@@ -217,7 +230,7 @@ class Results:
         self, arm: str, *, against: str | None = None, metric: str | None = None, model: Which = "final"
     ) -> Comparison:
         """One arm with another. On the study's own question, it is corrected for all the arms that were compared."""
-        from oelm.analysis.verdicts import compare_arms
+        from oelm.analysis.verdicts import compare_arms, in_terms_of
 
         against = against or self.study.compare.baseline
         for name in (arm, against):
@@ -237,8 +250,11 @@ class Results:
             )
         if arm == against:
             raise StudyError(f"'{arm}' is compared with itself", hint=f"another of {', '.join(self.arms)}")
-        if (against, metric or primary, model) == (self.study.compare.baseline, primary, "final"):
-            return self.comparisons[arm]
+        if (against, model) == (self.study.compare.baseline, "final"):
+            own = self.comparisons[arm]
+            same = own if metric in (None, primary) else in_terms_of(own, metric)
+            if same is not None:
+                return same
         return compare_arms(self, arm, against=against, metric=metric or primary, model=model)
 
     def table(self) -> pd.DataFrame:

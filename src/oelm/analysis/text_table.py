@@ -12,6 +12,7 @@ from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Interval
 from oelm.analysis.verdicts import Comparison
 from oelm.format import finite_or_none, format_columns, format_duration, format_interval
+from oelm.metrics import find_metric
 from oelm.study.study import format_overrides
 
 _SEEDS_SHOWN = 8
@@ -22,21 +23,24 @@ def format_results(results: Results) -> str:
     study = results.study
     metric, against = study.compare.metric, study.compare.baseline
     difference = f"final - {against}"
-    rows = [("arm", "trainable", "n", f"{metric}, final", "spread", "best", difference, "95 % interval", "verdict")]
+    interval = "95 % interval"
+    rows = [("arm", "trainable", "n", f"{metric}, final", interval, "spread", "best", difference, interval, "verdict")]
     for arm in results.arms:
         values = list(results.values(arm, metric).values())
-        best = list(results.values(arm, metric, model="best").values())
+        final, best = results.mean(arm, metric), results.mean(arm, metric, model="best")
         one = results.comparisons.get(arm)
+        shown = one.shown_interval() if one is not None else None
         rows.append(
             (
                 arm,
                 _count(results, arm),
                 str(len(values)),
-                f"{statistics.fmean(values):.4f}" if values else "-",
+                f"{final.mean:.4f}" if final is not None else "-",
+                format_interval(final.interval.low, final.interval.high) if final is not None else "-",
                 f"{statistics.stdev(values):.4f}" if len(values) > 1 else "-",
-                f"{statistics.fmean(best):.4f}" if best else "-",
-                _mean(one),
-                format_interval(one.interval.low, one.interval.high) if one is not None else "",
+                f"{best.mean:.4f}" if best is not None else "-",
+                _difference(one),
+                format_interval(shown.low, shown.high, sign="+") if shown is not None else "",
                 one.verdict if one is not None else "",
             )
         )
@@ -48,8 +52,8 @@ def format_results(results: Results) -> str:
     return "\n".join(lines)
 
 
-def _mean(one: Comparison | None) -> str:
-    return "" if one is None or not one.differences else f"{one.estimate.mean:+.4f}"
+def _difference(one: Comparison | None) -> str:
+    return "" if one is None or not one.differences else f"{one.shown(one.estimate.mean):+.4f}"
 
 
 def _count(results: Results, arm: str) -> str:
@@ -60,7 +64,8 @@ def _count(results: Results, arm: str) -> str:
 def _by_seed(results: Results) -> list[str]:
     lines = []
     for arm, one in results.comparisons.items():
-        named = [f"{seed}: {value:+.4f}" for seed, value in list(one.differences.items())[:_SEEDS_SHOWN]]
+        shown = list(one.differences.items())[:_SEEDS_SHOWN]
+        named = [f"{seed}: {one.shown(difference):+.4f}" for seed, difference in shown]
         more = [f"and {one.n - _SEEDS_SHOWN} more"] if one.n > _SEEDS_SHOWN else []
         if named:
             lines.append(f"{arm} - {one.against}, by seed  {'  '.join([*named, *more])}")
@@ -90,7 +95,8 @@ def _remarks(results: Results) -> list[str]:
         lines.append(f"No differences: {results.study.compare.baseline} is not among these arms.")
     lines += [f"note: {note}" for note in results.study.notes]
     hours = sum(sum(record.seconds.values()) for record in results.records.values())
-    lines.append(f"spread: standard deviation over seeds. {format_duration(hours)} of training and measuring.")
+    lines.append("spread: standard deviation over seeds. Intervals: over seeds and, where they were kept, examples.")
+    lines.append(f"{format_duration(hours)} of training and measuring.")
     return lines
 
 
@@ -100,7 +106,7 @@ def results_as_dict(results: Results) -> dict[str, object]:
     metric = study.compare.metric
     arms = {}
     for arm in results.arms:
-        one = results.comparisons.get(arm)
+        one, found = results.comparisons.get(arm), results.mean(arm, metric)
         arms[arm] = {
             "treatment": study.arms[arm].treatment.to_dict(),
             "overrides": study.arms[arm].overrides,
@@ -109,7 +115,9 @@ def results_as_dict(results: Results) -> dict[str, object]:
             "status": {seed: record.status for seed, record in results.of(arm).items()},
             "final": results.values(arm, metric),
             "best": results.values(arm, metric, model="best"),
-            "differences": one.differences if one is not None else {},
+            "mean": found.mean if found is not None else None,
+            "interval": _as_list(found.interval) if found is not None else None,
+            "differences": {seed: one.shown(d) for seed, d in one.differences.items()} if one is not None else {},
             "comparison": comparison_as_dict(one) if one is not None else None,
         }
     return {
@@ -135,14 +143,15 @@ def comparison_as_dict(one: Comparison) -> dict[str, object]:
         **one.message.to_dict(),
         "text": str(one),
         "n": one.n,
-        "estimate": one.estimate.mean if one.differences else None,
-        "interval": _as_list(one.interval),
-        "over_seeds": _as_list(one.over_seeds),
-        "over_examples": _as_list(one.over_examples),
-        "margin": one.margin,
+        "relative": find_metric(one.metric).relative,
+        "estimate": one.shown(one.estimate.mean) if one.differences else None,
+        "interval": _as_list(one.shown_interval()),
+        "over_seeds": _as_list(one.shown_interval(one.over_seeds)),
+        "over_examples": _as_list(one.shown_interval(one.over_examples)) if one.over_examples is not None else None,
+        "margin": one.shown(one.margin),
         "p_differs": one.p_differs,
         "p_equivalent": one.p_equivalent,
-        "detectable": one.detectable,
+        "detectable": one.shown(one.detectable),
         "seeds_needed": one.seeds_needed,
         "issues": [issue.code for issue in one.issues],
         "lacks": list(one.lacks),

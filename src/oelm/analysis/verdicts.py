@@ -8,26 +8,22 @@ comparison, it is `invalid`, whatever the numbers. Tests over several arms are c
 from __future__ import annotations
 
 import math
+import operator
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Literal, overload
 
 from oelm.analysis.checks.design import check_results
 from oelm.analysis.checks.registry import Issue
+from oelm.analysis.evidence import by_example, judged_values, kept_predictions, same_examples, with_examples
 from oelm.analysis.results import Results
 from oelm.analysis.stats.crossed import Crossed, McNemar, crossed, example_bootstrap, mcnemar
 from oelm.analysis.stats.estimate import Estimate, Interval, VarianceSource, bca_interval, from_seeds, holm
 from oelm.analysis.stats.power import detectable, seeds_needed
-from oelm.errors import CellError
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric, is_higher_better
-from oelm.runs.predictions import Predictions
 from oelm.runs.record import Which
-from oelm.study.cells import Cell
 
 Verdict = Literal["better", "worse", "equivalent", "inconclusive", "invalid"]
 
@@ -43,7 +39,10 @@ TIME_CHECKS = (*_MEMORY_CHECKS, "FIXED-ORDER", "SPEEDUP-ABOVE-CEILING", "TIME-AR
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison:
-    """One arm with another on one metric. Differences are `arm - against`, paired by seed."""
+    """One arm with another on one metric. Differences are `arm - against`, paired by seed.
+
+    Those of perplexities are of their logarithms, so it is the comparison of the losses; `shown` makes them shares.
+    """
 
     arm: str
     against: str
@@ -84,6 +83,19 @@ class Comparison:
     def n(self) -> int:
         return len(self.differences)
 
+    @overload
+    def shown(self, difference: float) -> float: ...
+    @overload
+    def shown(self, difference: float | None) -> float | None: ...
+    def shown(self, difference: float | None) -> float | None:
+        """A difference, margin or end of an interval as it is said: of perplexities, the relative change."""
+        return find_metric(self.metric).effect(difference) if difference is not None else None
+
+    def shown_interval(self, interval: Interval | None = None) -> Interval:
+        """Of this comparison, unless it is another of its intervals."""
+        of = interval or self.interval
+        return replace(of, low=self.shown(of.low), high=self.shown(of.high))
+
     @property
     def exact(self) -> bool:
         """Whether it is a count, or memory to the byte, the same in every seed: it needs no interval."""
@@ -98,8 +110,9 @@ class Comparison:
     def _repr_html_(self) -> str:
         import pandas as pd
 
-        rows = {"verdict": self.verdict, "mean difference": self.estimate.mean, "low": self.interval.low}
-        rows |= {"high": self.interval.high, "n": self.n, "p": self.p_differs}
+        shown = self.shown_interval()
+        rows = {"verdict": self.verdict, "mean difference": self.shown(self.estimate.mean), "low": shown.low}
+        rows |= {"high": shown.high, "n": self.n, "p": self.p_differs}
         named = pd.DataFrame({f"{self.arm} - {self.against}, {self.metric}": rows})
         html: str = named.to_html()
         return html
@@ -135,18 +148,26 @@ def corrected(found: Mapping[str, Comparison], *, more: int = 0) -> dict[str, Co
     return {arm: judged.get(arm, one) for arm, one in found.items()}
 
 
+def in_terms_of(one: Comparison, metric: str) -> Comparison | None:
+    """The same comparison by the name of another metric that asks the same; None if that is another question."""
+    return _judged(replace(one, metric=metric)) if _same_question(metric, one.metric) else None
+
+
+def _same_question(metric: str, other: str) -> bool:
+    """A perplexity is judged as the loss that it is the power of."""
+    return {metric, other} == {"loss", "perplexity"}
+
+
 def compare_arms(results: Results, arm: str, *, against: str, metric: str, model: Which = "final") -> Comparison:
     """Two arms on any metric, by itself."""
-    one, other = (results.values(name, metric, model=model) for name in (arm, against))
+    one, other = (judged_values(results, name, metric, model=model) for name in (arm, against))
     differences = {seed: one[seed] - other[seed] for seed in one if seed in other}
     compare = results.study.compare
-    margin = compare.min_effect if metric == compare.metric else None
+    margin = compare.margin if metric == compare.metric or _same_question(metric, compare.metric) else None
     over_seeds = from_seeds(list(differences.values())) if differences else _NOTHING
-    estimate = over_seeds
-    rows, tests = _by_example(results, arm, against, metric, model, list(differences))
-    both = crossed(rows) if rows is not None else None
-    if both is not None:  # of seeds, all; of examples, as far as they were kept
-        estimate = replace(over_seeds, examples=both.estimate.examples)
+    examples = by_example(results, (arm, against), metric, model, differences, operator.sub)
+    both = crossed(*examples) if examples is not None else None
+    estimate = with_examples(over_seeds, both)
     spread = statistics.stdev(differences.values()) if len(differences) > 1 else math.nan
     issues = issues_of(results, arm, against, metric)
     return _judged(
@@ -161,8 +182,8 @@ def compare_arms(results: Results, arm: str, *, against: str, metric: str, model
             over_seeds=over_seeds.interval(1 - ALPHA),
             bootstrap=bca_interval(list(differences.values()), level=1 - ALPHA) if differences else None,
             examples=both,
-            over_examples=example_bootstrap(rows, level=1 - ALPHA) if rows is not None else None,
-            mcnemar=tests,
+            over_examples=example_bootstrap(*examples, level=1 - ALPHA) if examples is not None else None,
+            mcnemar=_mcnemar(results, arm, against, model, differences) if metric == "accuracy" else {},
             margin=margin,
             p_differs=estimate.p_differs(0.0),
             p_equivalent=estimate.p_within(margin) if margin is not None else None,
@@ -212,31 +233,17 @@ def _blocking(issue: Issue) -> Issue:
     return issue if issue.code in ("PADDING-TIMED", "AUDIT-FAILED") else replace(issue, severity="invalid")
 
 
-def _by_example(
-    results: Results, arm: str, against: str, metric: str, model: Which, seeds: list[int]
-) -> tuple[NDArray[np.float64] | None, dict[int, McNemar]]:
-    """Differences (seeds, examples) over the seeds in which both arms kept the same examples, and a test of each."""
-    rows, tests = [], {}
-    for seed in seeds if metric in ("accuracy", "loss") else ():
-        one, other = (_kept(results, name, seed, model) for name in (arm, against))
-        if one is None or other is None or not np.array_equal(one.row, other.row):
+def _mcnemar(results: Results, arm: str, against: str, model: Which, seeds: Collection[int]) -> dict[int, McNemar]:
+    """By seed, where both arms kept the same examples."""
+    tests = {}
+    for seed in seeds:
+        one, other = (kept_predictions(results, name, seed, model) for name in (arm, against))
+        if one is None or other is None or not same_examples(one, other):
             continue
-        left, right = one.scores(metric), other.scores(metric)
-        if left is None or right is None or not (np.isfinite(left).all() and np.isfinite(right).all()):
-            continue
-        if metric == "accuracy":
+        left, right = one.scores("accuracy"), other.scores("accuracy")
+        if left is not None and right is not None:
             tests[seed] = mcnemar(left > 0, right > 0)
-        rows.append(left - right)
-    if len({len(row) for row in rows}) != 1 or len(rows) < 2 or len(rows[0]) < 2:
-        return None, tests
-    return np.stack(rows), tests
-
-
-def _kept(results: Results, arm: str, seed: int, model: Which) -> Predictions | None:
-    try:
-        return results.predictions(Cell(arm=arm, seed=seed), model=model)
-    except CellError:  # said by the checks
-        return None
+    return tests
 
 
 def _judged(one: Comparison) -> Comparison:
@@ -250,11 +257,11 @@ def _judged(one: Comparison) -> Comparison:
         against=one.against,
         metric=one.metric,
         n=one.n,
-        mean=one.estimate.mean,
-        low=interval.low,
-        high=interval.high,
+        mean=one.shown(one.estimate.mean),
+        low=one.shown(interval.low),
+        high=one.shown(interval.high),
         level=interval.level,
-        margin=one.margin,
+        margin=one.shown(one.margin),
         why=why,
     )
     return replace(one, verdict=verdict, message=with_lacks(message, one.lacks))
@@ -296,12 +303,12 @@ def _verdict(one: Comparison) -> tuple[Verdict, MessageValue]:
     if one.margin is None:
         return "inconclusive", Message("why-no-margin")
     if one.seeds_needed is not None and one.seeds_needed > one.n:
-        return "inconclusive", Message("why-more-seeds", number=one.seeds_needed, margin=one.margin)
+        return "inconclusive", Message("why-more-seeds", number=one.seeds_needed, margin=one.shown(one.margin))
     by_examples = _BY_EXAMPLES * _example_error(one.estimate)
     if one.seeds_needed is None and by_examples >= one.margin:
         key = "why-more-examples" if by_examples > one.detectable / math.sqrt(2) else "why-more-of-both"
-        return "inconclusive", Message(key, smallest=one.detectable, margin=one.margin)
-    return "inconclusive", Message("why-too-wide", smallest=one.detectable)
+        return "inconclusive", Message(key, smallest=one.shown(one.detectable), margin=one.shown(one.margin))
+    return "inconclusive", Message("why-too-wide", smallest=one.shown(one.detectable))
 
 
 def _direction(one: Comparison) -> Verdict:

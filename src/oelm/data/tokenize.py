@@ -34,6 +34,8 @@ PrepareCallback = Callable[[str, int, int], None]
 
 _FORMAT = 1  # of the cache; a change of what is written here needs a new number
 _BATCH_TEXTS = 1000  # tokenized at a time
+_BLOCK = 2**20  # tokens looked at together
+_STRETCHES = 50  # at most, of a text without documents
 _BATCH_CHARACTERS = 2**19  # of language modeling tokenized at a time: a million take 100 to 200 MB
 
 
@@ -63,6 +65,8 @@ class Windows:
 
     tokens: NDArray[Any]
     length: int
+    end: int
+    """The token that ends a document."""
 
     def __len__(self) -> int:
         return (len(self.tokens) - 1) // self.length
@@ -70,6 +74,21 @@ class Windows:
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         return np.full(len(self), self.length, dtype=np.int64)
+
+    @cached_property
+    def document_ends(self) -> NDArray[np.int64]:
+        """Where the last predicted token of every document is; the first token of all is not predicted.
+
+        A text without documents is cut into stretches of whole windows: few, so that each is long and neighbors share
+        little ("batch means").
+        """
+        last = len(self) * self.length
+        starts = range(1, last, _BLOCK)  # in blocks, so that the tokens are never all in memory
+        ends = [start + np.flatnonzero(self.tokens[start : min(start + _BLOCK, last)] == self.end) for start in starts]
+        if not sum(map(len, ends)):
+            stretch = -(-len(self) // _STRETCHES) * self.length
+            return np.minimum(np.arange(stretch, last + stretch, stretch), last)
+        return np.concatenate([*ends, [last]])
 
 
 Split = Examples | Windows
@@ -134,7 +153,7 @@ def tokenize_task(
     folder = cached_dir("tokens", key, make, log=log)
     try:
         meta = _Meta(**json.loads((folder / "meta.json").read_text(encoding="utf-8")))
-        splits = {name: _read(folder, name, task, max_length, meta) for name in meta.splits}
+        splits = {name: _read(folder, name, task, max_length, meta, chosen) for name in meta.splits}
     except OSError as error:  # whatever is there was verified a moment ago
         raise DataError("cannot read the cached tokens", where=str(folder), why=error.strerror or str(error)) from error
     test = {name.removeprefix("test-"): split for name, split in splits.items() if name.startswith("test-")}
@@ -300,11 +319,11 @@ def _write_meta(folder: Path, meta: _Meta) -> None:
     (folder / "meta.json").write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
-def _read(folder: Path, name: str, task: Task, max_length: int, meta: _Meta) -> Split:
+def _read(folder: Path, name: str, task: Task, max_length: int, meta: _Meta, tokenizer: Any) -> Split:
     if task.kind == "language-modeling":
         assert meta.dtype is not None
         tokens = np.memmap(folder / f"{name}.tokens", dtype=meta.dtype, mode="r")
-        return Windows(tokens=tokens, length=max_length)
+        return Windows(tokens=tokens, length=max_length, end=tokenizer.eos_token_id)
     import pyarrow as pa
 
     table = pa.ipc.open_file(pa.memory_map(str(folder / f"{name}.arrow"))).read_all()

@@ -19,37 +19,43 @@ from oelm.runs.record import Which
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FORMAT, _FORMAT_KEY = 1, b"oelm_format"  # in the metadata of the file
+_FORMAT, _FORMAT_KEY = 2, b"oelm_format"  # in the metadata of the file
 # What can be in a file that is not damaged.
 _RANGES = {"label": (0, 1_000_000), "prediction": (0, 1_000_000), "tokens": (1, 1 << 40)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """Of one model on one split, an entry an example. A language model has windows, and no labels."""
+    """Of one model on one split, an entry an example. A language model has documents, and no labels."""
 
     row: NDArray[np.int64]
-    """Of the published split; of a language model, the number of the window."""
+    """Of the published split; of a language model, the number of the document."""
     loss: NDArray[np.float64]
-    """Summed over the tokens of a window."""
+    """Summed over the tokens of a document."""
     label: NDArray[np.int64] | None = None
     """What is right."""
     prediction: NDArray[np.int64] | None = None
     """The class that the model prefers."""
     tokens: NDArray[np.int64] | None = None
-    """Of a window."""
+    """Of a document, those that were predicted."""
 
     def scores(self, metric: str) -> NDArray[np.float64] | None:
-        """What the metric is the mean of, example by example; None for one that is no mean of examples."""
+        """What the metric is made of, example by example; None for one that is no mean of examples.
+
+        It is their mean, or for text their sum over all tokens; a perplexity is the power of that.
+        """
         if metric == "accuracy" and self.label is not None and self.prediction is not None:
             right: NDArray[np.float64] = (self.label == self.prediction).astype(np.float64)
             return right
-        if metric == "loss":
-            if self.tokens is None:
-                return self.loss
-            per_token: NDArray[np.float64] = self.loss / self.tokens.mean()  # all windows have one length
-            return per_token
-        return None
+        return self.loss if metric in ("loss", "perplexity") else None
+
+    def mean(self, metric: str) -> float | None:
+        """The metric; of a perplexity, its logarithm."""
+        scores = self.scores(metric)
+        if scores is None or not len(scores):
+            return None
+        with np.errstate(all="ignore"):
+            return float(scores.mean() if self.tokens is None else scores.sum() / self.tokens.sum())
 
 
 def write_predictions(path: Path, predictions: Mapping[tuple[Which, str], Predictions]) -> None:

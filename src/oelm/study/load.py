@@ -249,6 +249,11 @@ def _check_compare(compare: Compare, arms: Mapping[str, Arm], recipe: Recipe | N
         problems.add_unknown("compare.metric", f"'{compare.metric}' is not measured{guess}")
     if compare.min_effect is not None and not compare.min_effect > 0:
         problems.add("compare.min_effect", f"must be greater than 0, got {compare.min_effect}")
+    elif compare.min_effect is not None and compare.metric == "perplexity" and compare.min_effect >= 1:
+        problems.add(
+            "compare.min_effect",
+            f"must be less than 1, for it is a share of the perplexity: 0.05 is 5 %, got {compare.min_effect:g}",
+        )
 
 
 def _hypotheses(raw: Any, arms: Mapping[str, Arm], recipe: Recipe | None, problems: Problems) -> tuple[Hypothesis, ...]:
@@ -291,11 +296,19 @@ def _hypothesis(
             problems.add(f"{at}.estimand", f"unknown arm '{arm}'{did_you_mean(arm, arms)}")
     if estimand.arm == estimand.against:
         problems.add(f"{at}.estimand", f"compares '{estimand.arm}' with itself")
+    if estimand.form == "difference" and estimand.metric == "perplexity":
+        arms_of = f"({estimand.arm}) / perplexity({estimand.against})"
+        problems.add(
+            f"{at}.estimand",
+            f"perplexities are compared by their ratio: perplexity{arms_of}, with a margin of 1.05 or, within, 0.05",
+        )
     task = TASKS.get(recipe.data.task) if recipe else None
     metrics = (*(task.metrics if task else ()), *MEASURED)
     if task is not None and estimand.metric not in metrics:
         guess = did_you_mean(estimand.metric, metrics) or f"; there are {', '.join(metrics)}"
         problems.add_unknown(f"{at}.estimand", f"'{estimand.metric}' is not measured{guess}")
+    if estimand.form == "ratio" and rule == "within" and isinstance(margin, int | float) and margin >= 1:
+        problems.add(f"{at}.margin", f"must be less than 1, for ratios around 1: 0.05 is 5 %, got {shorten(margin)}")
     if estimand.form == "value" and rule == "within":
         problems.add(f"{at}.rule", "'within' needs two arms: metric(a) - metric(b), or metric(a) / metric(b)")
     if len(problems) > before:

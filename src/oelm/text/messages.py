@@ -66,7 +66,7 @@ def _in(lang: Lang, value: MessageValue) -> object:
         return value[lang]
     if isinstance(value, tuple):
         return _list(value, lang)
-    return _Number(value) if isinstance(value, float) else value
+    return _Number(value) if type(value) is float else value
 
 
 def _list(values: tuple[MessageValue, ...], lang: Lang) -> str:

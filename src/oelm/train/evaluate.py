@@ -12,7 +12,7 @@ import torch
 
 from oelm.data.batches import batches_by_length, collate
 from oelm.data.tasks import Task, class_metrics
-from oelm.data.tokenize import Examples, Split
+from oelm.data.tokenize import Examples, Split, Windows
 from oelm.heads.sharded import gather_params, is_sharded
 from oelm.runs.files import writing
 from oelm.runs.layout import MODEL, PREDICTIONS
@@ -53,7 +53,9 @@ def evaluate(
     `tick` hears of the progress, and of one process alone it may raise to stop.
     """
     number = len(split)
-    loss = np.zeros(number)
+    # Of text, what is kept are documents: a window holds parts of several, and its neighbors are no others by chance.
+    ends = split.document_ends if isinstance(split, Windows) else None
+    loss = np.zeros(number if ends is None else len(ends))
     predicted = np.zeros(number, dtype=np.int64)
     was_training = objective.training
     objective.eval()
@@ -66,22 +68,26 @@ def evaluate(
             for mine in range(group.rank, len(batches) + -len(batches) % group.world_size, group.world_size):
                 rows = batches[mine % len(batches)]
                 batch = collate(split, rows, pad=pad, device=device)
-                example_losses, logits = objective.each(batch.inputs, batch.targets)
+                losses, logits = objective.each(batch.inputs, batch.targets)
                 if mine >= len(batches):  # only to keep in step with the others, who need shards of this process
                     continue
-                loss[rows] = example_losses.cpu().double().numpy()
+                measured = losses.cpu().double().numpy()
                 if logits is not None:
-                    predicted[rows] = logits.argmax(-1).cpu().numpy()
+                    loss[rows], predicted[rows] = measured, logits.argmax(-1).cpu().numpy()
+                elif ends is not None:
+                    places = rows[:, None] * measured.shape[1] + np.arange(1, measured.shape[1] + 1)
+                    np.add.at(loss, np.searchsorted(ends, places), measured)
                 done += len(rows) * group.world_size
                 tick(min(done, number), number)
     finally:
         objective.train(was_training)
     group.all_reduce_arrays_(loss, predicted)
     if not isinstance(split, Examples):
-        tokens = split.lengths
-        per_token = float(loss.sum() / tokens.sum())
-        metrics = {"perplexity": _exp(per_token), "loss": per_token}
-        return Evaluation(metrics=metrics, predictions=Predictions(row=np.arange(number), loss=loss, tokens=tokens))
+        assert ends is not None
+        documents = Predictions(row=np.arange(len(ends)), loss=loss, tokens=np.diff(ends, prepend=0))
+        per_token = documents.mean("loss")
+        assert per_token is not None
+        return Evaluation(metrics={"perplexity": _exp(per_token), "loss": per_token}, predictions=documents)
     metrics = {**class_metrics(split.labels, predicted, task), "loss": float(loss.mean())}
     kept = Predictions(row=split.rows, label=split.labels, prediction=predicted, loss=loss)
     return Evaluation(metrics=metrics, predictions=kept)

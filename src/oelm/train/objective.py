@@ -35,16 +35,16 @@ class Objective(nn.Module):
         return self._next_tokens(inputs, targets)
 
     def each(self, inputs: dict[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(loss of every example (B), logits (B, C)); of windows the sum over their tokens, and no logits."""
+        """(loss of every example (B), logits (B, C)); of windows that of every token (B, T), and no logits."""
         if targets.ndim == 1:
             logits = self.model(**inputs).logits.float()
             return F.cross_entropy(logits, targets, reduction="none"), logits
         if not self._plain_head:
-            return _by_token(self._logits(inputs), targets.flatten()).view_as(targets).sum(1), None
+            return _by_token(self._logits(inputs), targets.flatten()).view_as(targets), None
         head, hidden = self._head, self._hidden(inputs)
         size = self._chunk
         pieces = zip(torch.split(hidden, size), torch.split(targets.flatten(), size), strict=True)
-        return torch.cat([_by_token(head(some), those) for some, those in pieces]).view_as(targets).sum(1), None
+        return torch.cat([_by_token(head(some), those) for some, those in pieces]).view_as(targets), None
 
     def _next_tokens(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         # Below float32, torch would add up the loss and the head's gradients in that precision, chunk by chunk.

@@ -17,6 +17,7 @@ from oelm.analysis.design import Design, Side, planned_design
 from oelm.analysis.stats.power import detectable
 from oelm.analysis.stats.tuning import at_edge
 from oelm.message import Message, MessageValue
+from oelm.metrics import find_metric
 from oelm.study.study import Study
 from oelm.treatment import ORTHONORMAL, Treatment
 
@@ -346,8 +347,8 @@ def _baseline(design: Design) -> Iterator[Issue]:
 
 
 def _seeds(design: Design) -> Iterator[Issue]:
-    aim = design.min_effect
-    about = Message("aimed", aim=aim) if aim is not None else ""
+    aim, shown = design.min_effect, find_metric(design.metric).effect if design.metric is not None else float
+    about = Message("aimed", aim=shown(aim)) if aim is not None else ""
     for arm, against in design.compared:
         one, other = design.sides[arm].seeds, design.sides[against].seeds
         if one is None or other is None:
@@ -363,9 +364,10 @@ def _seeds(design: Design) -> Iterator[Issue]:
         else:
             smallest, times = detectable(n, spread=spread), _SPREAD_AT_MOST.get(n, 1.0)
             if aim is None or smallest > aim:
-                yield few(severity="note" if aim is None else "warn", smallest=smallest, about=about)
+                yield few(severity="note" if aim is None else "warn", smallest=shown(smallest), about=about)
             elif times * smallest > aim:
-                yield few(key="few-seeds-agree", severity="note", times=times, smallest=times * smallest, about=about)
+                largest = shown(times * smallest)
+                yield few(key="few-seeds-agree", severity="note", times=times, smallest=largest, about=about)
 
 
 def _split(design: Design) -> Iterator[Issue]:

@@ -202,14 +202,13 @@ def _at_majority(record: Record, results: Results) -> Message | None:
 
 def _reproduced(cell: Cell, record: Record, kept: Predictions) -> Iterator[Issue]:
     """What is reported must come out of what was kept: all examples, each once."""
-    for metric in ("accuracy", "loss"):
-        said, scores = record.value(metric), kept.scores(metric)
-        if said is None or scores is None or not len(scores):
+    for metric in ("accuracy", "loss", "perplexity"):
+        said, again = record.value(metric), kept.mean(metric)
+        if said is None or again is None:
             continue
-        with np.errstate(all="ignore"):
-            again = float(scores.mean())
+        again = find_metric(metric).level(again)
         if not math.isclose(said, again, rel_tol=1e-6, abs_tol=1e-9):
-            where, n = str(cell), len(scores)
+            where, n = str(cell), len(kept.row)
             yield issue("NOT-REPRODUCED", where=where, arms=(cell.arm,), metric=metric, said=said, again=again, n=n)
 
 

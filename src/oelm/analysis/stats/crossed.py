@@ -1,7 +1,8 @@
 """Example by example: what the kept predictions add to a comparison.
 
 Shape suffixes: S = seeds, E = examples. `differences_SE` is arm minus baseline: of right answers (-1, 0, 1), or of
-losses. All seeds are evaluated on the same examples in the same order.
+losses. All seeds are evaluated on the same examples in the same order. The examples of a language model are documents:
+windows of a text are not independent of each other.
 """
 
 from __future__ import annotations
@@ -57,7 +58,24 @@ def mcnemar(right_a: ArrayLike, right_b: ArrayLike) -> McNemar:
     return McNemar(both=int((a & b).sum()), only_a=only_a, only_b=only_b, neither=int((~a & ~b).sum()), p=p)
 
 
-def crossed(differences_SE: ArrayLike) -> Crossed:
+def by_weight(sums_SE: ArrayLike, weights_E: ArrayLike) -> NDArray[np.float64]:
+    """Examples of unequal weight as examples whose plain mean, in every seed, is sum / weight.
+
+    Of documents: their summed losses, and their tokens. Other documents would change the denominator as well as the
+    numerator, so an example counts with its influence on the ratio, (sum - ratio * weight) / mean weight; more exactly,
+    with what leaving it out would do (the jackknife), since a long document pulls the ratio towards itself.
+    """
+    d_SE, w_E = _matrix(sums_SE), np.asarray(weights_E, dtype=np.float64)
+    E, total = len(w_E), w_E.sum()
+    if d_SE.shape[1] != E or not (w_E > 0).all():
+        raise ValueError(f"weights of shape {w_E.shape}, all above 0, for differences of shape {d_SE.shape}")
+    ratio_S1 = d_SE.sum(axis=1, keepdims=True) / total
+    without_SE = (d_SE - ratio_S1 * w_E) * (E - 1) / np.maximum(total - w_E, np.finfo(float).tiny)
+    values_SE: NDArray[np.float64] = ratio_S1 + without_SE - without_SE.mean(axis=1, keepdims=True)
+    return values_SE
+
+
+def crossed(differences_SE: ArrayLike, weights_E: ArrayLike | None = None) -> Crossed:
     """Seeds and examples as two crossed random effects: d = delta + seed + example + rest.
 
     The variance of the grand mean is s2_seed / S + s2_example / E - s2_rest / (S E), with s2_seed that of the seeds'
@@ -72,9 +90,14 @@ def crossed(differences_SE: ArrayLike) -> Crossed:
     t with Satterthwaite's degrees of freedom covers 87 % with 2 seeds and 92 % with 3; weighting the two t quantiles by
     variance (Cochran) covers about as well at 95 %, but falls to 97.8 % at 99 %, and can get narrower when examples
     become less certain.
+
+    With weights, examples count as `by_weight` says, with the degrees of freedom of as many equal ones as are worth the
+    same (Kish). For documents with lognormal lengths (sigma 0.5 to 1.2), 5 to 300 of them, their part of the 95 %
+    interval covers 94.7-97.2 %; with E - 1 degrees of freedom and without the jackknife it covers 82-95 %.
     """
-    d_SE = _matrix(differences_SE)
+    d_SE = _values(differences_SE, weights_E)
     S, E = d_SE.shape
+    example_df = E - 1 if weights_E is None else max(1, int(_worth(weights_E)) - 1)
     seed_means, example_means = d_SE.mean(axis=1), d_SE.mean(axis=0)
     mean = float(seed_means.mean())
     seed_se, example_se = standard_error(seed_means), standard_error(example_means)
@@ -86,7 +109,7 @@ def crossed(differences_SE: ArrayLike) -> Crossed:
         estimate=Estimate(
             mean=mean,
             seeds=VarianceSource(se=seed_se, df=S - 1),
-            examples=VarianceSource(se=math.sqrt(max(example_se**2 - rest_variance, 0.0)), df=E - 1),
+            examples=VarianceSource(se=math.sqrt(max(example_se**2 - rest_variance, 0.0)), df=example_df),
         ),
         seed_se=seed_se,
         example_se=example_se,
@@ -95,13 +118,23 @@ def crossed(differences_SE: ArrayLike) -> Crossed:
     )
 
 
+def _worth(weights_E: ArrayLike) -> float:
+    """How many equal examples tell as much."""
+    w_E = np.asarray(weights_E, dtype=np.float64)
+    return float(w_E.sum() ** 2 / (w_E**2).sum())
+
+
 def example_bootstrap(
-    differences_SE: ArrayLike, *, level: float = 0.95, seed: int = 0, resamples: int = 2000
+    differences_SE: ArrayLike,
+    weights_E: ArrayLike | None = None,
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+    resamples: int = 2000,
 ) -> Interval:
     """The bootstrap interval (percentiles) of the mean over seeds, with other examples and these seeds."""
-    means = _resampled_means(
-        _matrix(differences_SE).mean(axis=0), resamples=resamples, generator=np.random.default_rng(seed)
-    )
+    d_SE = _values(differences_SE, weights_E)
+    means = _resampled_means(d_SE.mean(axis=0), resamples=resamples, generator=np.random.default_rng(seed))
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(low=float(low), high=float(high), level=level)
 
@@ -117,6 +150,10 @@ def _resampled_means(
     rows = max(1, CHUNK // E)
     sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
     return np.concatenate([values[generator.integers(E, size=(size, E))].mean(axis=1) for size in sizes])
+
+
+def _values(differences_SE: ArrayLike, weights_E: ArrayLike | None) -> NDArray[np.float64]:
+    return _matrix(differences_SE) if weights_E is None else by_weight(differences_SE, weights_E)
 
 
 def _matrix(differences_SE: ArrayLike) -> NDArray[np.float64]:

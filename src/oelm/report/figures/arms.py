@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from oelm.format import format_signed
 from oelm.message import Text
+from oelm.metrics import find_metric
 from oelm.report.figures.palette import INK
 from oelm.report.figures.plot import (
     MEAN_SIZE,
@@ -32,17 +33,19 @@ def plot_forest(look: FigureContext) -> tuple[str | None, Text]:
     found = [one for one in look.results.comparisons.values() if one.differences]
     if not found:
         return None, say("figure-forest-none", against=look.against, metric=look.metric)
-    margin = found[0].margin
+    margin, shown = found[0].margin, found[0].shown
     with drawing(height=0.9 + 0.36 * len(found)) as draw:
         (axes,) = draw.axes()
         if margin is not None:
-            axes.axvspan(-margin, margin, color=INK, alpha=0.08, lw=0)
+            axes.axvspan(shown(-margin), shown(margin), color=INK, alpha=0.08, lw=0)
         axes.axvline(0, color=INK, lw=0.8)
         names = []
         for row, one in enumerate(found):
             style = look.styles[one.arm]
+            interval, effect = one.shown_interval(), one.shown(one.estimate.mean)
+            by_seed = {seed: one.shown(difference) for seed, difference in one.differences.items()}
             seeds = axes.scatter(
-                list(one.differences.values()),
+                list(by_seed.values()),
                 [row + 0.2] * one.n,
                 s=SEED_SIZE,
                 marker=style.marker,
@@ -50,17 +53,17 @@ def plot_forest(look: FigureContext) -> tuple[str | None, Text]:
                 edgecolors=style.color,
                 linewidths=0.8,
             )
-            draw.mark(seeds, arm=one.arm, tips=[seed_tip(one.arm, s, v, sign=True) for s, v in one.differences.items()])
-            if math.isfinite(one.interval.low):
-                (bar,) = axes.plot([one.interval.low, one.interval.high], [row - 0.1] * 2, color=style.color, lw=2)
+            draw.mark(seeds, arm=one.arm, tips=[seed_tip(one.arm, s, v, sign=True) for s, v in by_seed.items()])
+            if math.isfinite(interval.high):
+                (bar,) = axes.plot([interval.low, interval.high], [row - 0.1] * 2, color=style.color, lw=2)
                 draw.mark(bar, arm=one.arm)
-            mean = points_of(axes, [one.estimate.mean], [row - 0.1], style, size=MEAN_SIZE)
+            mean = points_of(axes, [effect], [row - 0.1], style, size=MEAN_SIZE)
             tip = say(
                 "tip-interval",
                 arm=one.arm,
-                value=f"{one.estimate.mean:+.4f}",
-                low=format_signed(one.interval.low),
-                high=format_signed(one.interval.high),
+                value=f"{effect:+.4f}",
+                low=format_signed(interval.low),
+                high=format_signed(interval.high),
                 verdict=say(f"word-{one.verdict}"),
             )
             draw.mark(mean, arm=one.arm, tips=[tip])
@@ -73,8 +76,9 @@ def plot_forest(look: FigureContext) -> tuple[str | None, Text]:
         axes.spines["left"].set_visible(False)
         draw_grid(axes, "x")
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        draw.word(axes.xaxis.label, say("axis-difference", metric=look.metric, against=look.against))
-        zone = say("figure-forest-zone", margin=margin) if margin is not None else say("figure-forest-no-zone")
+        axis = "axis-relative" if find_metric(look.metric).relative else "axis-difference"
+        draw.word(axes.xaxis.label, say(axis, metric=look.metric, against=look.against))
+        zone = say("figure-forest-zone", margin=shown(margin)) if margin is not None else say("figure-forest-no-zone")
         better = say("better-right" if found[0].higher_is_better else "better-left")
         return draw.finish(), say("figure-forest-caption", zone=zone, better=better)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oelm.analysis.results import Results
-from oelm.analysis.stats.estimate import from_seeds
 from oelm.format import format_number
 from oelm.message import Text
 from oelm.report.figures.palette import INK, Style
@@ -49,11 +48,12 @@ def points_of(axes: Axes, x: Sequence[float], y: Sequence[float], style: Style, 
 
 
 def with_interval(draw: Drawing, axes: Axes, look: FigureContext, arm: str, x: float) -> float:
-    """An arm's mean with its interval over seeds, and its seeds beside it; returns the mean."""
+    """An arm's mean with its interval, and its seeds beside it; returns the mean."""
     style, values = look.styles[arm], look.results.values(arm, look.metric)
-    estimate = from_seeds(list(values.values()))
-    interval = estimate.interval()
-    if math.isfinite(interval.low):
+    found = look.results.mean(arm, look.metric)
+    assert found is not None
+    interval = found.interval
+    if math.isfinite(interval.high):
         (bar,) = axes.plot([x, x], [interval.low, interval.high], color=style.color, lw=1.6)
         draw.mark(bar, arm=arm)
     seeds = axes.scatter(
@@ -66,10 +66,10 @@ def with_interval(draw: Drawing, axes: Axes, look: FigureContext, arm: str, x: f
         linewidths=0.7,
     )
     draw.mark(seeds, arm=arm, tips=[seed_tip(arm, seed, value) for seed, value in values.items()])
-    mean = points_of(axes, [x], [estimate.mean], style, size=MEAN_SIZE)
-    tip = say("tip-arm", arm=arm, n=len(values), value=format_number(estimate.mean))
+    mean = points_of(axes, [x], [found.mean], style, size=MEAN_SIZE)
+    tip = say("tip-arm", arm=arm, n=len(values), value=format_number(found.mean))
     draw.mark(mean, arm=arm, tips=[tip])
-    return estimate.mean
+    return found.mean
 
 
 def draw_grid(axes: Axes, which: Any = "both") -> None:

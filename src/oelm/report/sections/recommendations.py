@@ -90,11 +90,11 @@ def _winner(results: Results, metric: str) -> tuple[TableCell, TableCell]:
 
 def _evidence(results: Results, one: Comparison) -> Text:
     base = fmean(results.values(one.against, one.metric).values())
+    numbers = [one.shown(value) for value in (one.estimate.mean, one.interval.low, one.interval.high)]
     if one.metric == results.study.compare.metric or base == 0:
-        numbers = [f"{value:+.4f}" for value in (one.estimate.mean, one.interval.low, one.interval.high)]
+        mean, low, high = (f"{value:+.4f}" for value in numbers)
     else:
-        numbers = [f"{value / base:+.1%}" for value in (one.estimate.mean, one.interval.low, one.interval.high)]
-    mean, low, high = numbers
+        mean, low, high = (f"{value / base:+.1%}" for value in numbers)
     named: dict[str, MessageValue] = {"arm": one.arm, "against": one.against, "metric": one.metric, "n": one.n}
     return say("recommend-evidence", mean=mean, low=low, high=high, **named)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from statistics import fmean
 
 from oelm.analysis.results import Results
-from oelm.analysis.stats.estimate import from_seeds
 from oelm.format import DASH, format_number, format_step_time
+from oelm.metrics import find_metric
 from oelm.report.blocks import (
     Block,
     Folded,
@@ -28,12 +28,13 @@ from oelm.text.messages import say, untranslated
 
 def results_section(results: Results) -> list[Block]:
     metric, against = results.study.compare.metric, results.study.compare.baseline
+    difference = "column-relative" if find_metric(metric).relative else "column-difference"
     columns = [
         (say("column-arm"), False),
         (say("column-mean", metric=metric), True),
         (say("column-interval"), True),
         (say("column-n"), True),
-        (say("column-difference", against=against), True),
+        (say(difference, against=against), True),
         (say("column-interval"), True),
         (say("column-verdict"), False),
         (say("column-trainable"), True),
@@ -52,26 +53,18 @@ def results_section(results: Results) -> list[Block]:
 
 def _arm_row(results: Results, arm: str) -> TableRow:
     metric, against = results.study.compare.metric, results.study.compare.baseline
-    values = list(results.values(arm, metric).values())
-    estimate = from_seeds(values) if values else None
-    interval = estimate.interval() if estimate is not None else None
-    one = results.comparisons.get(arm)
+    found, one = results.mean(arm, metric), results.comparisons.get(arm)
     compared = one if one is not None and one.differences else None
+    difference = compared.shown(compared.estimate.mean) if compared else None
     return TableRow(
         arm=arm,
         cells=(
             text_cell(arm),
-            number_cell(
-                estimate.mean if estimate else None, format_number(estimate.mean) if estimate else "", href="#cells"
-            ),
-            interval_cell(interval),
-            number_cell(len(values), f"{len(values)}"),
-            number_cell(
-                compared.estimate.mean if compared else None,
-                f"{compared.estimate.mean:+.4f}" if compared else "",
-                href="#cells",
-            ),
-            interval_cell(compared.interval if compared else None, sign=True),
+            number_cell(found.mean if found else None, format_number(found.mean) if found else "", href="#cells"),
+            interval_cell(found.interval if found else None),
+            number_cell(found.n if found else 0, f"{found.n if found else 0}"),
+            number_cell(difference, f"{difference:+.4f}" if difference is not None else "", href="#cells"),
+            interval_cell(compared.shown_interval() if compared else None, sign=True),
             text_cell(say("word-against"))
             if arm == against
             else text_cell(say(f"word-{one.verdict}"), badge=one.verdict)
@@ -149,16 +142,21 @@ def _statistics(results: Results) -> list[Block]:
                 cells=(
                     text_cell(one.arm),
                     number_cell(one.n, str(one.n)),
-                    number_cell(one.estimate.mean if paired else None, f"{one.estimate.mean:+.4f}"),
-                    interval_cell(one.over_seeds if paired else None, sign=True),
-                    interval_cell(one.bootstrap, sign=True),
-                    interval_cell(one.over_examples, sign=True),
-                    interval_cell(one.interval if both is not None else None, sign=True),
+                    number_cell(one.estimate.mean if paired else None, f"{one.shown(one.estimate.mean):+.4f}"),
+                    *(
+                        interval_cell(one.shown_interval(interval) if interval is not None else None, sign=True)
+                        for interval in (
+                            one.over_seeds if paired else None,
+                            one.bootstrap,
+                            one.over_examples,
+                            one.interval if both is not None else None,
+                        )
+                    ),
                     finite_cell(both.seed_se if both is not None else one.estimate.seeds.se, ".4f"),
                     finite_cell(one.estimate.examples.se if one.estimate.examples is not None else None, ".4f"),
                     finite_cell(one.p_differs if paired else None, ".3g"),
                     finite_cell(one.p_equivalent if paired else None, ".3g"),
-                    finite_cell(one.detectable, ".4f"),
+                    finite_cell(one.shown(one.detectable), ".4f"),
                     number_cell(needed, str(needed)),
                 ),
             )

@@ -8,6 +8,7 @@ from oelm.analysis.checks.registry import group_issues
 from oelm.analysis.results import Results
 from oelm.analysis.verdicts import Comparison
 from oelm.message import Text
+from oelm.metrics import find_metric
 from oelm.report.blocks import Block, Bullets, Folded, Prose, TableRow, VerdictBox, make_table, text_cell
 from oelm.text.messages import join_names, join_texts, list_texts, say, translate, untranslated
 
@@ -18,7 +19,7 @@ def question_section(results: Results) -> list[Block]:
     study = results.study
     compare = study.compare
     others = [arm for arm in study.arms if arm != study.compare.baseline]
-    margin = compare.min_effect
+    margin = find_metric(compare.metric).effect(compare.margin) if compare.margin is not None else None
     asked = say(
         "question",
         arms=join_names(others),
@@ -68,9 +69,9 @@ def _arm_verdict(one: Comparison) -> Text:
     if not one.differences:
         return say("overall-arm-nothing", arm=one.arm, verdict=verdict)
     if not math.isfinite(one.interval.low):
-        return say("overall-arm-mean", arm=one.arm, verdict=verdict, mean=one.estimate.mean)
-    values = {"mean": one.estimate.mean, "low": one.interval.low, "high": one.interval.high}
-    return say("overall-arm", arm=one.arm, verdict=verdict, **values)
+        return say("overall-arm-mean", arm=one.arm, verdict=verdict, mean=one.shown(one.estimate.mean))
+    mean, interval = one.shown(one.estimate.mean), one.shown_interval()
+    return say("overall-arm", arm=one.arm, verdict=verdict, mean=mean, low=interval.low, high=interval.high)
 
 
 def comparison_sentences(results: Results) -> list[Block]:
