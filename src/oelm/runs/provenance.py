@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -123,6 +124,7 @@ def collect_provenance() -> Provenance:
     )
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
