@@ -414,7 +414,7 @@ def test_the_command(tmp_path):
     ElementTree.parse(out / "tiny" / "bench-shapes.svg")
     drawn = (out / "tiny" / "bench-shapes.svg").read_bytes()
     (out / "tiny" / "bench-shapes.svg").unlink()
-    assert command(tmp_path, path, "--draw", "--out", out).returncode == 0
+    assert shapes.main([str(path), "--draw", "--out", str(out)]) == 0
     assert (out / "tiny" / "bench-shapes.svg").read_bytes() == drawn
 
 

@@ -31,10 +31,10 @@ def test_a_study_from_plan_to_status(oelm, tmp_path):
     assert [cell["status"] for cell in json.loads(planned.stdout)["cells"]] == ["pending"] * 4
     trained = oelm("run", study, "--arm", "oelm-freeze", "--seed", 1)
     assert trained.returncode == 0, trained.stderr
-    assert "final (step 24) on validation: accuracy" in trained.stdout
+    assert "final (step 12) on validation: accuracy" in trained.stdout
     compared = oelm("run", study, "--seed", "1")
     assert compared.returncode == 0, compared.stderr
-    assert "[1/1] baseline/seed-1: 24 steps" in compared.stderr, "only what is missing runs"
+    assert "[1/1] baseline/seed-1: 12 steps" in compared.stderr, "only what is missing runs"
     assert "oelm-freeze - baseline, by seed" in compared.stdout
     assert "validation accuracy" in compared.stderr, "progress goes to the standard error"
     status = oelm("status", "runs", "--json")

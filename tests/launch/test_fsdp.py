@@ -24,7 +24,7 @@ def env(tmp_path):
 
 def test_two_processes_do_what_one_does_with_half_of_it_each(tmp_path, env):
     """GPT-2, whose queries, keys and values are one matrix and whose head is its embedding."""
-    config = transformers.GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=32)
+    config = transformers.GPT2Config(vocab_size=512, n_embd=32, n_layer=3, n_head=4, n_positions=32)
     config.architectures = ["GPT2LMHeadModel"]
     config.save_pretrained(tmp_path / "gpt2")
     model = {"name": str(tmp_path / "gpt2"), "from_scratch": True, "dropout": 0.0}

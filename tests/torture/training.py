@@ -39,10 +39,12 @@ def prepare(folder: Path) -> None:
 
 
 def make_study(folder: Path, kind: str) -> Path:
+    long = {"budget": {"steps": 24}, "evaluate": {"every": 8}}  # many moments at which it may be killed
     if kind == "classes":
-        return tiny_study.make(folder)
+        return tiny_study.make(folder, **long)
     content = tiny_study.language_study(
         folder,
+        **long,
         max_length=32,
         batch={"size": 2, "accumulate": 2},
         schedule={"name": "cosine", "warmup": 3, "floor": 0.1},

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Self
@@ -131,6 +132,7 @@ def collect_provenance() -> Provenance:
     )
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
