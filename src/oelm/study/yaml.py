@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,19 @@ from oelm.errors import StudyError
 _MOST_VALUES = 100_000
 _DEEPEST = 50
 _MOST_BYTES = 2**24
+_MOST_BYTES_OF_YAML = 2**20  # read letter by letter
 
 
 class _Loader(yaml.SafeLoader):
+    nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.nodes += 1
+        if self.nodes > _MOST_VALUES:  # a million would take a minute before they are counted
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, f"more than {_MOST_VALUES:,} values", mark)
+        return super().compose_node(parent, index)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[object] = set()
         for key_node, _ in node.value:
@@ -64,8 +75,8 @@ def _parse_json(text: str, *, where: str) -> Any:
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"duplicate key '{next(name for name in names if names.count(name) > 1)}'")
+        times = Counter(name for name, _ in pairs)
+        raise ValueError(f"duplicate key '{next(name for name in times if times[name] > 1)}'")
     return found
 
 
@@ -89,8 +100,9 @@ def _check(data: Any, where: str) -> None:
 
 def read(path: Path) -> Any:
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise StudyError(f"{path} is too large", why=f"it has more than {_MOST_BYTES:,} bytes")
+        most = _MOST_BYTES if path.suffix == ".json" else _MOST_BYTES_OF_YAML
+        if path.stat().st_size > most:
+            raise StudyError(f"{path} is too large", why=f"it has more than {most:,} bytes")
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise StudyError(f"{path} is not text in UTF-8", why=str(error)) from error
