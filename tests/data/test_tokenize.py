@@ -240,6 +240,25 @@ def test_a_tokenizer_is_trained_on_the_training_split_alone(tmp_path):
     assert seen == texts_of(data, data.train), "not on what is held out of it either"
 
 
+def test_a_tokenizer_is_trained_on_a_part_of_a_long_text(tmp_path, monkeypatch):
+    """All words of 200 MB that were different took 450 MB while a tokenizer was trained, and more of more text."""
+    file = tmp_path / "t.txt"
+    file.write_text("<|endoftext|>".join(f"word{number} and some more" for number in range(200)))
+    texts, keys = {}, {}
+
+    def choose(training_texts, made_from):
+        texts[limit], keys[limit] = list(training_texts()), made_from
+        return train_tokenizer(training_texts, vocab=300, made_from=made_from)
+
+    size = file.stat().st_size
+    for limit in (size, quarter := size // 4 + 1):
+        monkeypatch.setattr("oelm.data.splits._TRAINING_BYTES", limit)
+        data = tokenize_task(find_source(task_named("text"), str(file)), tokenizer=choose, max_length=4, validation=5)
+        assert data.facts.sizes["train"] > 200, "all of it is tokenized"
+    assert texts[quarter] == texts[size][::4], "from the first to the last"
+    assert keys[quarter] == {**keys[size], "one_text_in": 4}, "another tokenizer in the cache"
+
+
 def test_a_trained_tokenizer_gives_every_text_back(tmp_path):
     tokenizer = train_tokenizer(lambda: ["some text"], vocab=260, made_from="x")
     for text in ("grüße, 世界!", " spaces  and\ttabs\n", "\0"):

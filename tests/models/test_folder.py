@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertForSequenceClassification
 
 import oelm
@@ -129,6 +130,10 @@ def test_a_vocabulary_that_cannot_be(folder, size):
         ("gptj", {"n_positions": 10**9}),  # a table of all positions
         ("albert", {"inner_group_num": 10**9}),
         ("mixtral", {"num_local_experts": 10**9}),
+        ("mixtral", {"num_local_experts": 10_000}),  # each was several modules
+        ("mixtral", {"num_local_experts": 4_000, "num_hidden_layers": 500}),
+        ("llama", {"text_config": {"n_routed_experts": 4_000, "num_layers": 500}}),
+        ("bert", {"num_labels": 10**6}),  # each has a name
     ],
 )
 def test_sizes_of_other_families(tmp_path, family, settings):
@@ -136,6 +141,27 @@ def test_sizes_of_other_families(tmp_path, family, settings):
     configure(tmp_path, **settings)
     with pytest.raises(oelm.FolderError, match=r"no model has|asks for a model of more than"):
         load_model(tmp_path)
+
+
+def test_names_of_a_million_labels(folder):
+    configure(folder, id2label={str(number): f"L{number}" for number in range(10**5)})
+    with pytest.raises(oelm.FolderError, match="more than 100,000 settings"):
+        load_model(folder)
+
+
+def test_nothing_is_drawn_for_a_model_that_is_only_looked_at(folder):
+    """A draw on the meta device is a millisecond of Python; a mixture of experts has tens of thousands."""
+    seen = []
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Watching():
+        meta_model(load_config(folder))
+    assert "empty.memory_format" in seen
+    assert not {"normal_.default", "uniform_.default"} & set(seen)
 
 
 def test_more_layers_than_the_files_hold_are_noticed_after_a_few(folder):

@@ -261,11 +261,19 @@ def test_a_wrong_set(load, override, says):
         (b"study: &a [*a]", "too large or too deep"),
         (b"study: 0x" + b"f" * 6000, "more than 64 bits"),
         (b'study: "\\ud800"', "not Unicode"),
+        (b"#" * (2**20 + 1), "(?s)too large.*more than 524,288 bytes"),  # 16 MB took a quarter of a minute
     ],
 )
 def test_a_file_that_is_no_study(load, content, says):
     with pytest.raises(StudyError, match=says):
         load(content)
+
+
+def test_a_million_values_are_not_counted_to_the_end(load, monkeypatch):
+    """They took as long as the library needs for all of them: a minute or more."""
+    monkeypatch.setattr("oelm.study.yaml._MOST_VALUES", 100)
+    with pytest.raises(StudyError, match=r"(?s)line 50.*more than 100 values"):
+        load("study: 1\n" + "".join(f"k{number}: 1\n" for number in range(10_000)) + "}")
 
 
 def test_a_billion_laughs(load):
@@ -414,6 +422,7 @@ def test_what_we_write_is_read_as_json(tmp_path):
     ("text", "says"),
     [
         ('{"study": 1, "study": 2}', "duplicate key 'study'"),
+        (json.dumps({f"k{n}": 1 for n in range(300_000)})[:-1] + ', "z": 1, "z": 2}', "duplicate key 'z'"),  # hours
         ("{study: made}", "JSONDecodeError"),
         ("[" * 50_000, "RecursionError"),
         ("[" * 60 + "]" * 60, "too large or too deep"),

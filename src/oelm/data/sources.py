@@ -45,6 +45,13 @@ class Source:
         except OSError as error:
             raise DataError(f"cannot read {error.filename}", why=error.strerror) from error
 
+    def size(self, split: str) -> int:
+        """The bytes of the files of a split."""
+        try:
+            return sum(path.stat().st_size for path in self.files[split])
+        except OSError as error:
+            raise DataError(f"cannot read {error.filename}", why=error.strerror) from error
+
 
 def find_source(task: Task, path: str | Mapping[str, str] | None) -> Source:
     """The files of a task: those at `path`, those it names itself, those of its package, or those on the hub."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from oelm.seeds import seed_for
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_TRAINING_BYTES = 10**8  # of text that a tokenizer is trained on: of more, some of it evenly spread
 _FEW = 20  # documents: fewer are split into chunks, so that some can be held out
 
 
@@ -109,12 +111,20 @@ class SplitReader:
         rows = read_rows(self.source, split)
         return rows.append_column("row", pa.array(np.arange(rows.num_rows)))
 
+    def one_text_in(self) -> int:
+        """`training_texts` has one in how many: whoever counts words has all that are different in memory."""
+        if self.task.kind != "language-modeling":
+            return 1
+        return max(1, math.ceil(self.source.size("train") / _TRAINING_BYTES))
+
     def training_texts(self) -> Iterator[str]:
+        """What a tokenizer is trained on: all texts, or a part of them from the first to the last."""
         if self.task.kind == "language-modeling":
             # A byte-level BPE is trained on the same words, in less memory.
             chunker = TextChunker()
             documents = (document for split, document in self.documents() if split == "train")
-            yield from (chunk for document in documents for chunk, _ in chunker.chunks(document))
+            chunks = (chunk for document in documents for chunk, _ in chunker.chunks(document))
+            yield from itertools.islice(chunks, 0, None, self.one_text_in())
         else:
             table = self.tables()["train"]
             for name in table.column_names:

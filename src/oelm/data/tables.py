@@ -6,6 +6,7 @@ import codecs
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ _BLOCK_SIZES = (2**20, 2**24, 2**28)
 _TOO_LONG = ("straddling object", "Empty CSV file or block")
 _MAX_DEPTH = 100  # levels of JSON
 _BLOCK = 2**20  # bytes of JSON whose depth is measured at a time
+_MAX_COLUMNS = 1000
+_STRINGS = re.compile(rb'"((?:[^"\\\n]++|\\.)*+)"(\s*+:)?')  # of JSON: (content, what makes it a key)
 _NO_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"\n'))
 
 
@@ -53,6 +56,7 @@ def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
         yield _table(path, task)
         return
     try:
+        _check_shape(path)
         with open_parquet(path) as file:
             for batch in file.iter_batches():
                 yield pa.Table.from_batches([batch])
@@ -69,8 +73,7 @@ def _table(path: Path, task: Task) -> pa.Table:
             raise DataError(f"{path} is empty", hint="check that the download completed")
         if extension in TEXTS:
             raise DataError(f"{path} is plain text; task '{task.name}' needs columns", hint=", ".join(TABLES))
-        if extension in (".jsonl", ".json"):
-            _check_depth(path)
+        _check_shape(path)
         for block_size in _BLOCK_SIZES:
             try:
                 return _read_table(path, task, block_size)
@@ -116,9 +119,35 @@ def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
     )
 
 
-def _check_depth(path: Path) -> None:
-    """Refuse JSON that is nested too deeply: Arrow takes minutes for 10,000 levels, and dies of 50,000."""
+def _check_shape(path: Path) -> None:
+    """Refuse what no table of texts looks like, before Arrow makes every column of it for every row."""
+    from pyarrow import parquet
+
+    extension = path.suffix.lower()
+    if extension in (".jsonl", ".json"):
+        _check_json(path)
+    elif extension == ".parquet":
+        _check_width(path, parquet.read_metadata(path).num_columns)
+    else:
+        with path.open("rb") as file:
+            lines = iter(partial(file.readline, _BLOCK_SIZES[-1]), b"")
+            header = next((line for line in lines if line.strip()), b"")
+        _check_width(path, 1 + header.count(b"\t" if extension == ".tsv" else b","))
+
+
+def _check_width(path: Path, columns: int) -> None:
+    if columns > _MAX_COLUMNS:
+        raise DataError(
+            f"{path} has more than {_MAX_COLUMNS:,} columns",
+            why="every key of JSON, and every field of a column, is a column of its own",
+            hint="keep those that the task needs, such as text and label",
+        )
+
+
+def _check_json(path: Path) -> None:
+    """Refuse JSON that is nested too deeply or has too many keys: Arrow takes minutes for it, or dies of it."""
     line, opened = 1, 0
+    keys: set[bytes] = set()
     with path.open("rb") as file:
         while block := file.read(_BLOCK) + file.readline(_BLOCK_SIZES[-1]):
             brackets = _brackets(block)
@@ -131,6 +160,10 @@ def _check_depth(path: Path) -> None:
                     hint='a row is a line such as {"text": "some words", "label": 0}',
                 )
             line, opened = line + block.count(b"\n"), left
+            for string in _STRINGS.finditer(block):
+                if string[2] and string[1] not in keys:
+                    keys.add(string[1])
+                    _check_width(path, len(keys))
 
 
 def _brackets(block: bytes) -> bytes:

@@ -141,7 +141,8 @@ def tokenize_task(
         yield from reader.training_texts()
         check_unchanged()
 
-    chosen = tokenizer(training_texts, data)
+    part = reader.one_text_in()
+    chosen = tokenizer(training_texts, data if part == 1 else {**data, "one_text_in": part})
     fingerprint = tokenizer_fingerprint(chosen)
     key = {"format": _FORMAT, "data": data, "tokenizer": fingerprint, "max_length": max_length}
 

@@ -1,5 +1,6 @@
 """A model's folder before any library opens it: no odd files, no sizes that cannot be, no code. Imports no torch."""
 
+import itertools
 import json
 import os
 import re
@@ -15,12 +16,17 @@ CONFIG = "config.json"
 # What libraries open in the folder of a model, tokenizer included.
 _READ = (".json", ".safetensors", ".txt", ".model", ".jinja")
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+_MOST_SETTINGS = 100_000  # names of labels among them: for a million, libraries take half a minute
+_EXPERTS = re.compile(r"experts$")
+_LAYERS = re.compile(r"^(n|num|encoder|decoder)_(.*_)?layers?$")
+_MOST_EXPERTS = 100_000  # in all layers together: before transformers 5, each of them is five modules
 # Settings that count modules or the entries of lists, and the most that is believed of each: libraries loop over them
 # before any size is known. Widths need no bound here: what they come to is counted while a model is built.
 _COUNTED = (
     (re.compile(r"(layers?|depths?|blocks|stages|types|groups|group_num)$"), 512),
-    (re.compile(r"(heads?|experts)$"), 10_000),
-    (re.compile(r"num_(labels|classes)$"), 1_000_000),
+    (re.compile(r"heads?$"), 10_000),
+    (_EXPERTS, 4_096),
+    (re.compile(r"num_(labels|classes)$"), _MOST_SETTINGS),  # each of them gets a name
 )
 
 
@@ -77,14 +83,16 @@ def check_config(raw: object, *, where: str | Path) -> None:
     """Refuse settings that would fill the memory before a model is built, or run code from the hub."""
     if not isinstance(raw, dict):
         raise FolderError(f"{where} has no settings of a model", why=f"it holds a {type(raw).__name__}")
-    for key, value in _settings(raw):
+    settings = list(itertools.islice(_settings(raw), _MOST_SETTINGS + 1))
+    if len(settings) > _MOST_SETTINGS:
+        raise _damaged(f"{where} has more than {_MOST_SETTINGS:,} settings, names of labels included")
+    for key, value in settings:
         most = next((most for pattern, most in _COUNTED if pattern.search(key)), None)
         # A layer may be named from the end; a number of them is never negative.
         least = 0 if key.startswith(("num_", "n_")) else -10_000
         if most is not None and isinstance(value, int) and not least <= value <= most:
-            raise FolderError(
-                f"{where}: {key} is {_short(value)}, and no model has less than {least:,} or more than {most:,}",
-                hint="look at the file: it is damaged, or not meant to be loaded",
+            raise _damaged(
+                f"{where}: {key} is {_short(value)}, and no model has less than {least:,} or more than {most:,}"
             )
         if key.endswith("attn_implementation") and isinstance(value, str) and "/" in value:
             raise FolderError(
@@ -92,6 +100,9 @@ def check_config(raw: object, *, where: str | Path) -> None:
                 why="a configuration is data, and nothing that it names is run",
                 hint=f"remove {key} from the file",
             )
+    experts = _largest(_EXPERTS, settings) * _largest(_LAYERS, settings)
+    if experts > _MOST_EXPERTS:
+        raise _damaged(f"{where}: {experts:,} experts in all layers, and no model has more than {_MOST_EXPERTS:,}")
 
 
 def bounds_of(name: str | Path) -> Bounds:
@@ -126,6 +137,14 @@ def _settings(raw: dict[str, object]) -> Iterator[tuple[str, object]]:
             waiting += [(key, entry) for entry in value]
         else:
             yield key, value
+
+
+def _largest(name: re.Pattern[str], settings: list[tuple[str, object]]) -> int:
+    return max((value for key, value in settings if isinstance(value, int) and name.search(key)), default=0)
+
+
+def _damaged(what: str) -> FolderError:
+    return FolderError(what, hint="look at the file: it is damaged, or not meant to be loaded")
 
 
 def _short(number: int) -> str:

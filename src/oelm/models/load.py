@@ -29,6 +29,8 @@ from oelm.models.folder import Bounds, bounds_of, check_config, check_file, chec
 _LOADING_FAILURES = Exception
 # Tables that older versions saved with the weights, and models compute now.
 _TABLES = (".position_ids", ".inv_freq", ".masked_bias", ".attn.bias")
+# On the meta device, torch takes a millisecond for each; a mixture of experts has tens of thousands of weights.
+_DRAWS = (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default)
 _LARGEST = Bounds(weights=10**13)  # of a configuration that is only looked at
 
 
@@ -247,13 +249,15 @@ def _bounded(bounds: Bounds) -> Iterator[None]:
 
 
 class _EveryTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks at every tensor that is made, also at those that no module keeps."""
+    """Looks at every tensor that is made, also at those that no module keeps; draws nothing where nothing is kept."""
 
     def __init__(self, look: Callable[[Tensor], object]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.look = look
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _DRAWS and args[0].is_meta:
+            return args[0]
         made = func(*args, **(kwargs or {}))
         if isinstance(made, Tensor):
             self.look(made)

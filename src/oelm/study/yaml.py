@@ -16,6 +16,15 @@ _MOST_BYTES, _MOST_JSON = 2**19, 2**24  # YAML takes ten seconds for a megabyte
 
 
 class _Loader(yaml.SafeLoader):
+    nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.nodes += 1
+        if self.nodes > _MOST_VALUES:  # a million would take a minute before they are counted
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, f"more than {_MOST_VALUES:,} values", mark)
+        return super().compose_node(parent, index)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[object] = set()
         for key_node, _ in node.value:
