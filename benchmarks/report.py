@@ -2,16 +2,17 @@
 
     python benchmarks/report.py [--arms 5] [--seeds 40] [--steps 10000] [--format html,md,pdf]
 
-The records are made up; their making is not timed.
+Then status, check and report of 5,000 cells with 100 steps each. The records are made up; their making is not timed.
 """
 
 import argparse
 import json
-import resource
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,19 +23,13 @@ from oelm.runs.cell_start import CELL_FILE, StartedCell
 from oelm.runs.record import RECORD_FILE, Record, ValidationScore, read_record
 from oelm.study.cells import Cell
 from result import Result, Target, parser_for, tell
-from side_by_side import seconds_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from made_runs import make_runs, study_of
 
-MAKE = """
-import sys
-from pathlib import Path
-from oelm.analysis.results import read_results
-from oelm.report.write import write_report
-write_report(read_results(Path(sys.argv[1])), formats=sys.argv[2].split(","))
-"""
+# Seconds, and MB of memory where that was promised.
+MANY_CELLS = {"status": (3.0, None), "check": (10.0, None), "report": (30.0, 500.0)}
 
 
 def measure(options: argparse.Namespace) -> Iterator[Result]:
@@ -42,24 +37,44 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
         options.arms, options.seeds, options.steps, options.evaluations = 2, 2, 100, 10
     with tempfile.TemporaryDirectory() as root:
         folder = make(Path(root), options)
-        words = [sys.executable, "-c", MAKE, str(folder), options.format]
-        seconds = seconds_of(lambda: subprocess.run(words, check=True))
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        question = f"report of {options.arms * options.seeds} cells of {options.steps:,} steps, {options.format}"
+        yield from run(question, ["report", str(folder), "--format", options.format], seconds=15.0, megabytes=1000.0)
         sizes = {path.name: path.stat().st_size / 1e6 for path in sorted(folder.glob("report.*"))}
-    question = f"report of {options.arms * options.seeds} cells of {options.steps:,} steps, {options.format}"
-    yield Result(question=question, what="seconds", value=seconds, unit="s", target=Target(rule="at most", number=15.0))
-    yield Result(
-        question=question, what="peak memory", value=peak, unit="MB", target=Target(rule="at most", number=1000.0)
-    )
     for name, megabytes in sizes.items():
         target = Target(rule="at most", number=3.0)
         yield Result(question=question, what=f"size of {name}", value=megabytes, unit="MB", target=target)
+    arms, seeds = (2, 3) if options.quick else (20, 250)
+    with tempfile.TemporaryDirectory() as root:
+        study = study_of(study="large", arms=arms_of(arms), seeds=list(range(seeds)))
+        folder = make_runs(Path(root), study, examples=200, steps=100)
+        for command, (seconds, megabytes) in MANY_CELLS.items():
+            question = f"{command} of {arms * seeds:,} cells of 100 steps"
+            yield from run(question, [command, str(folder)], seconds=seconds, megabytes=megabytes)
+
+
+def run(question: str, words: list[str], *, seconds: float, megabytes: float | None) -> Iterator[Result]:
+    """What a command takes, in a process of its own."""
+    began = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-m", "oelm", *words], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    took = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, words
+    yield Result(question=question, what="seconds", value=took, unit="s", target=Target(rule="at most", number=seconds))
+    if megabytes is not None:
+        target = Target(rule="at most", number=megabytes)
+        yield Result(question=question, what="peak memory", value=usage.ru_maxrss / 1024, unit="MB", target=target)
+
+
+def arms_of(number: int) -> dict[str, dict[str, str]]:
+    """A baseline and others that are frozen."""
+    frozen = {f"arm-{arm}": {"init": "keep", "freeze": "qk"} for arm in range(1, number)}
+    return {"baseline": {"init": "keep", "freeze": "none"}, **frozen}
 
 
 def make(root: Path, options: argparse.Namespace) -> Path:
     """The records of one seed, copied to all others with noise."""
-    arms = {"baseline": {"init": "keep", "freeze": "none"}}
-    arms |= {f"arm-{number}": {"init": "keep", "freeze": "qk"} for number in range(1, options.arms)}
+    arms = arms_of(options.arms)
     study = study_of(study="many", arms=arms, seeds=list(range(options.seeds)))
     every = max(1, options.steps // options.evaluations)
 

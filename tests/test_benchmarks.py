@@ -258,4 +258,5 @@ def test_the_cheap_ones_in_a_process(tmp_path):
     firsts = [row.split("|")[1] for row in rows(out)]
     assert sum("freezing, " in first for first in firsts) == 7
     assert sum("report of 4 cells" in first for first in firsts) == 3
-    assert len(firsts) == 7 + 3
+    assert sum(" of 6 cells" in first for first in firsts) == 4
+    assert len(firsts) == 7 + 3 + 4

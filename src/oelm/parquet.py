@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,14 @@ _MOST_BYTES = 1_000  # times n, of a row group when it is unpacked
 _SMALL = 2**20  # what is below is taken to be of this size
 
 
-def open_parquet(source: Path | bytes) -> parquet.ParquetFile:
+def open_parquet(source: Path | bytes, *, read_dictionary: Sequence[str] = ()) -> parquet.ParquetFile:
     """A file, or its content. Raises what Arrow raises, also if it says of itself what cannot be."""
     import pyarrow as pa
     from pyarrow import parquet
 
     size = len(source) if isinstance(source, bytes) else source.stat().st_size
-    file = parquet.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source, pre_buffer=False)
+    opened = pa.BufferReader(source) if isinstance(source, bytes) else source
+    file = parquet.ParquetFile(opened, pre_buffer=False, read_dictionary=list(read_dictionary))
     problem = _find_problem(file.metadata, max(size, _SMALL))
     if problem is not None:
         file.close()

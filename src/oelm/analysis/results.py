@@ -28,7 +28,7 @@ from oelm.runs.layout import (
     find_started_studies,
 )
 from oelm.runs.predictions import Predictions, read_predictions
-from oelm.runs.record import Record, Which, read_record
+from oelm.runs.record import LrTrace, Record, Which, read_record
 from oelm.runs.simple_baseline import SimpleBaseline, read_simple_baselines
 from oelm.runs.status import read_state
 from oelm.runs.steps import Steps, read_steps
@@ -109,7 +109,7 @@ class Results:
 
     def values(self, arm: str, metric: str, *, model: Which = "final") -> dict[int, float]:
         """A measurement of an arm by seed; cells without it, or with no number there, are not among them."""
-        found = {seed: self._value(arm, seed, metric, model) for seed in self.of(arm)}
+        found = {seed: self._value(record, metric, model) for seed, record in self._by_arm.get(arm, {}).items()}
         return {seed: value for seed, value in found.items() if value is not None}
 
     def mean(self, arm: str, metric: str, *, model: Which = "final") -> ArmMean | None:
@@ -124,8 +124,7 @@ class Results:
     def _means(self) -> dict[tuple[str, str, Which], ArmMean | None]:
         return {}
 
-    def _value(self, arm: str, seed: int, metric: str, model: Which) -> float | None:
-        record = self.records[Cell(arm=arm, seed=seed)]
+    def _value(self, record: Record, metric: str, model: Which) -> float | None:
         if metric in ("trainable", "frozen", "total"):
             return float(getattr(record.counts, metric)) if record.counts is not None else None
         if record.status != "done":
@@ -135,7 +134,7 @@ class Results:
         if metric == "peak_memory":
             return finite_number(getattr(record.peak_memory, self._memory))
         if metric == "step_seconds":
-            return finite_number(self.steps(Cell(arm=arm, seed=seed)).step_seconds)
+            return finite_number(self.steps(record.spec.cell).step_seconds)
         return finite_number(record.value(metric, model=model))
 
     @cached_property
@@ -145,7 +144,10 @@ class Results:
 
     def predictions(self, cell: Cell, *, model: Which = "final") -> Predictions | None:
         """What a cell kept of every example on the first test split; None if it kept nothing, or that is damaged."""
-        read = partial(read_predictions, self.folder / cell.folder, self._digest(cell, PREDICTIONS), model=model)
+
+        def read() -> Predictions | None:
+            return read_predictions(self.folder / cell.folder, self._digest(cell, PREDICTIONS), model=model)
+
         return self._predictions.get((cell, model), read)
 
     @cached_property
@@ -154,7 +156,7 @@ class Results:
 
     def steps(self, cell: Cell) -> Steps:
         """The log of a cell's training; an empty one if it is damaged."""
-        return self.steps_read.get(cell, partial(read_steps, self.folder / cell.folder, self._digest(cell, STEPS)))
+        return self.steps_read.get(cell, lambda: read_steps(self.folder / cell.folder, self._digest(cell, STEPS)))
 
     def _digest(self, cell: Cell, name: str) -> FileDigest | None:
         """Of a file of a cell, unless that is damaged, or the cell has no record."""
@@ -167,6 +169,8 @@ class Results:
 
     def lacking(self, arms: Collection[str], metric: str) -> tuple[str, ...]:
         """What is damaged, and a judgment of these arms on this metric would have rested on, by name."""
+        if not self._damaged:
+            return ()
         kind = find_metric(metric).kind
         is_quality = kind in ("predictions", "loss")
         shared = (SIMPLE_BASELINE,) if is_quality else (BENCH,) if kind == "time" else ()
@@ -272,7 +276,7 @@ class Results:
                 row[count] = getattr(record.counts, count, None)
             row["lr"] = record.spec.recipe.optimizer.lr
             for metric in ("step_seconds", "training_seconds", "peak_memory"):
-                row[metric] = self._value(cell.arm, cell.seed, metric, "final")
+                row[metric] = self._value(record, metric, "final")
             yield row
 
     def restricted(self, *, arms: list[str] | None = None, seeds: list[int] | None = None) -> Results:
@@ -320,6 +324,7 @@ def read_results(folder: Path) -> Results:
         where = os.path.relpath(error.filename or folder, folder)
         excluded.append(Excluded(where=where, why=verbatim(error.strerror or str(error)), is_damaged=True))
 
+    traces: dict[LrTrace, LrTrace] = {}  # cells of one recipe share theirs, which is half of a record
     for place in find_cell_folders(folder, on_error=refuse):
         where = str(place.relative_to(folder))
         try:
@@ -334,7 +339,7 @@ def read_results(folder: Path) -> Results:
         elif str(record.spec.cell) != where:
             excluded.append(Excluded(where=where, why=Message("excluded-moved", cell=str(record.spec.cell))))
         else:
-            found[record.spec.cell] = record
+            found[record.spec.cell] = replace(record, lr=traces.setdefault(record.lr, record.lr))
     study = _study_in(folder, found)
     if not os.path.lexists(folder / STUDY):
         excluded.append(Excluded(where=STUDY, why=Message("excluded-no-study"), is_damaged=True))

@@ -18,6 +18,7 @@ from oelm.study.cells import CellSpec
 
 Which = Literal["final", "best"]
 """The model after the last step, or the best one on the validation split."""
+LrTrace = tuple[tuple[Count, Amount], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +128,7 @@ class Record:
     """In the order of steps."""
     test: dict[Which, ModelScores]
     """Empty unless the cell is `done`."""
-    lr: tuple[tuple[Count, Amount], ...]
+    lr: LrTrace
     """(step, learning rate) as the optimizer had it, at most 200 of them."""
     seconds: dict[str, Amount]
     """training, evaluation, data, checkpoints."""

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 from oelm.study.overrides import apply_overrides
@@ -23,15 +22,14 @@ class Cell:
     seed: int
     point: Point | None = None
 
-    @cached_property
+    @property
     def folder(self) -> Path:
         """Inside the folder of the study."""
-        if self.point is None:
-            return Path(self.arm) / f"seed-{self.seed}"
-        return Path(self.arm) / "tune" / point_name(self.point) / f"seed-{self.seed}"
+        return Path(str(self))
 
     def __str__(self) -> str:
-        return str(self.folder)
+        above = self.arm if self.point is None else f"{self.arm}/tune/{point_name(self.point)}"
+        return f"{above}/seed-{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterator
 from datetime import datetime
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,9 +25,10 @@ from oelm.message import Message
 from oelm.metrics import find_metric
 from oelm.runs.layout import PREDICTIONS
 from oelm.runs.predictions import Predictions
-from oelm.runs.record import Record
+from oelm.runs.record import LrTrace, Record
 from oelm.runs.simple_baseline import find_simple_baseline
 from oelm.study.cells import Cell, compared_cells, trials_of
+from oelm.study.recipe import ScheduleConfig
 from oelm.study.schedule import lr_at
 
 _NO_LEARNING = 0.98  # of ln C
@@ -46,10 +48,11 @@ def _complete(results: Results) -> Iterator[Issue]:
     study, reasons = results.study, {out.where: out.why for out in results.excluded}
     if study.compare.baseline not in results.arms:
         yield issue("INCOMPLETE", where=study.compare.baseline, severity="invalid", key="no-baseline")
+    absent = [cell for cell in compared_cells(study) if cell not in results.records]
     for name in study.arms:
         missing: dict[Message, list[int]] = {}
-        for cell in compared_cells(study):
-            if cell.arm == name and cell not in results.records:
+        for cell in absent:
+            if cell.arm == name:
                 why = reasons.get(str(cell)) or _untuned(results, cell) or Message("not-run")
                 missing.setdefault(why, []).append(cell.seed)
         for why, some in missing.items():
@@ -257,9 +260,15 @@ def _schedules(results: Results) -> Iterator[Issue]:
 
 
 def _inert(record: Record) -> Message | None:
-    schedule, peak, total, trace = record.spec.recipe.schedule, record.spec.recipe.optimizer.lr, record.steps, record.lr
-    if record.status != "done" or not total or not trace:
+    recipe = record.spec.recipe
+    if record.status != "done" or not record.steps or not record.lr:
         return None
+    return _off_schedule(recipe.schedule, recipe.optimizer.lr, record.steps, record.lr)
+
+
+@lru_cache(maxsize=100)
+def _off_schedule(schedule: ScheduleConfig, peak: float, total: int, trace: LrTrace) -> Message | None:
+    """How a trace departs from its schedule. Cells of one recipe have one trace."""
     planned = [lr_at(step - 1, total=total, peak=peak, schedule=schedule) for step, _ in trace]
     if len(trace) > 2 and len({lr for _, lr in trace}) == 1 < len(set(planned)):
         return Message("inert-constant", lr=trace[0][1], name=schedule.name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from oelm.analysis.results import Results
 from oelm.format import DASH
 from oelm.report.blocks import Block, Prose, TableRow, make_table, text_cell
+from oelm.runs.layout import RECORD
+from oelm.runs.record import Record
 from oelm.study.cells import Cell, flatten
 from oelm.text.messages import join_names, say, untranslated
 
@@ -18,16 +20,21 @@ _OF_THE_CELL = ("time", "command")
 def provenance_section(results: Results) -> list[Block]:
     values: dict[str, dict[str, int]] = {}
     times = []
+    alike: dict[str, list[Record]] = {}  # mostly all are
     for record in (*results.records.values(), *results.tuning.values()):
-        kept = {name: value for name, value in asdict(record.provenance).items() if name not in _OF_THE_CELL}
-        data = asdict(record.data) if record.data is not None else {}
-        processes = record.processes.number if record.processes is not None else None
+        facts = replace(record.provenance, **dict.fromkeys(_OF_THE_CELL, ""))
+        alike.setdefault(repr((facts, record.data, record.processes)), []).append(record)
+        times.append(record.provenance.time)
+    for records in alike.values():
+        first = records[0]
+        kept = {name: value for name, value in asdict(first.provenance).items() if name not in _OF_THE_CELL}
+        data = asdict(first.data) if first.data is not None else {}
+        processes = first.processes.number if first.processes is not None else None
         rows = flatten({"": kept, "processes": processes, "data": data})
         for path, value in rows.items():
             counted = values.setdefault(path, {})
             one = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            counted[one] = counted.get(one, 0) + 1
-        times.append(record.provenance.time)
+            counted[one] = counted.get(one, 0) + len(records)
     cells = len(results.records) + len(results.tuning)
     rows_by_field = []
     for path, counted in values.items():
@@ -36,8 +43,8 @@ def provenance_section(results: Results) -> list[Block]:
         named = [value if n == cells else f"{value} ({n})" for value, n in sorted(counted.items())]
         rows_by_field.append(TableRow(cells=(text_cell(path), text_cell(join_names(named)))))
     if times:
-        first, last = min(times), max(times)
-        span = untranslated(first) if first == last else say("times", first=first, last=last)
+        begin, end = min(times), max(times)
+        span = untranslated(begin) if begin == end else say("times", first=begin, last=end)
         rows_by_field.append(TableRow(cells=(text_cell(say("started")), text_cell(span))))
     columns = [(say("column-field"), False), (say("column-value"), False)]
     return [Prose(text=say("provenance-how", n=cells)), make_table(columns, rows_by_field)]
@@ -69,4 +76,4 @@ def excluded_section(results: Results) -> list[Block]:
 
 
 def record_path(cell: Cell) -> str:
-    return (cell.folder / "record.json").as_posix()
+    return f"{cell}/{RECORD}"
