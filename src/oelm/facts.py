@@ -73,7 +73,7 @@ class Overlap:
     near: Count
     """Those that are nearly in `other`: half of the shorter text in the same words."""
     dropped: Count
-    """Texts of `other` that were left out for it."""
+    """Texts of `other` that were dropped for it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Division: which training texts are trained on, held out, or left out because another split has them too."""
+"""Division: which training texts are trained on, held out, or dropped because another split has them too."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from oelm.data.overlap import Matches, Text, TextIndex
+from oelm.data.overlap import Matches, TextIndex, TextOrPair
 from oelm.errors import DataError
 from oelm.facts import Overlap
 
-Texts: TypeAlias = Callable[[], Iterable[Text]]
+Texts: TypeAlias = Callable[[], Iterable[TextOrPair]]
 """Reads texts from their files, again every time: there may be too many to keep."""
 HoldOut: TypeAlias = Callable[[NDArray[Any], NDArray[np.bool_]], dict[str, NDArray[np.int64]]]
 """Chooses what is held out, by role, given (group of every text, whether it may be chosen)."""
@@ -27,19 +27,19 @@ class Division:
 
     held_out: dict[str, NDArray[np.int64]]
     """By role."""
-    left_out: _Mask
+    dropped: _Mask
     """Neither trained on nor held out."""
     overlap: tuple[Overlap, ...]
 
     @property
     def trained_on(self) -> _Mask:
-        return ~self.left_out & ~_mask(len(self.left_out), *self.held_out.values())
+        return ~self.dropped & ~_mask(len(self.dropped), *self.held_out.values())
 
     def roles(self) -> Iterator[str | None]:
-        """Of every training text; None if it is left out."""
+        """Of every training text; None if it is dropped."""
         held = {row: name for name, rows in self.held_out.items() for row in rows.tolist()}
-        for row, is_left_out in enumerate(self.left_out.tolist()):
-            yield held.get(row, None if is_left_out else "train")
+        for row, is_dropped in enumerate(self.dropped.tolist()):
+            yield held.get(row, None if is_dropped else "train")
 
 
 def divide(
@@ -54,8 +54,8 @@ def divide(
     """Decide about the training texts, given the splits that are published, by role.
 
     What is held out is whole groups, and in no published split; without `groups`, the copies of a text are one. Of
-    phrases, the whole `sentences` that each is a part of: only these are held out. With `drop`, training texts are left
-    out that are in another split too, or nearly, or parts of held-out sentences alone.
+    phrases, the whole `sentences` that each is a part of: only these are held out. With `drop`, training texts are
+    dropped that are in another split too, or nearly, or parts of held-out sentences alone.
     """
     index = TextIndex((name, text) for name, read in published.items() for text in read())
     found = index.look_up(texts())
@@ -67,7 +67,7 @@ def divide(
         again = index.look_up(published["validation"]())
         overlap += _count(index, again, "validation", of=np.ones(len(again.keys), bool), drop=False, only=tests)
     if hold_out is None:
-        return _unless_empty(Division(held_out={}, left_out=is_found & drop, overlap=overlap))
+        return _unless_empty(Division(held_out={}, dropped=is_found & drop, overlap=overlap))
 
     if groups is None:  # a text without a word has no copies
         groups = np.where(found.keys == 0, np.arange(number, dtype=np.uint64), found.keys)
@@ -77,8 +77,8 @@ def divide(
     held_out = hold_out(groups, may_be_chosen)
     is_held = {name: _mask(number, rows) for name, rows in held_out.items()}
     any_held = _mask(number, *held_out.values())
-    left_out = (is_found & drop) | (np.isin(groups, groups[any_held]) & ~any_held)
-    of = ~left_out & ~any_held
+    dropped = (is_found & drop) | (np.isin(groups, groups[any_held]) & ~any_held)
+    of = ~dropped & ~any_held
     parts = {name: _parts(sentences, rows, any_held) & of for name, rows in held_out.items()} if sentences else {}
 
     names = {row: name for name, rows in held_out.items() for row in rows.tolist()}
@@ -88,10 +88,10 @@ def divide(
     if len(held_out) > 1:
         overlap += _count(index, found, "validation", of=is_held["validation"], drop=False, only=["test-held_out"])
     if drop:
-        left_out |= _mask(number, found.rows) & of
+        dropped |= _mask(number, found.rows) & of
         for some in parts.values():
-            left_out |= some
-    return _unless_empty(Division(held_out=held_out, left_out=left_out, overlap=overlap))
+            dropped |= some
+    return _unless_empty(Division(held_out=held_out, dropped=dropped, overlap=overlap))
 
 
 def _parts(sentences: Sequence[tuple[int, ...]], held: NDArray[np.int64], any_held: _Mask) -> _Mask:

@@ -19,13 +19,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Text: TypeAlias = Sequence[Iterable[str]]
+TextOrPair: TypeAlias = Sequence[Iterable[str]]
 """One text, or the two of a pair; each in parts to concatenate."""
 
-SHINGLE = 5  # words
-FEWEST = 8  # shingles in common, i.e. twelve words in a row
-SHARE = 0.5  # of the shingles of the shorter text
-COMMON = 20  # texts of an index: a shingle of more is an idiom or boilerplate, and tells nothing
+_SHINGLE = 5  # words
+_FEWEST = 8  # shingles in common, i.e. twelve words in a row
+_SHARE = 0.5  # of the shingles of the shorter text
+_COMMON = 20  # texts of an index: a shingle of more is an idiom or boilerplate, and tells nothing
 _MOST = 4096  # shingles kept of a text in the index: those with the smallest hashes, so that memory is bounded
 _BLOCK = 2**17  # characters of a text at a time
 _BATCH = 2**18  # characters of texts that are looked up together
@@ -74,7 +74,7 @@ class Matches:
 class TextIndex:
     """Texts to look others up in. Those with the same words have one number."""
 
-    def __init__(self, texts: Iterable[tuple[str, Text]]):
+    def __init__(self, texts: Iterable[tuple[str, TextOrPair]]):
         """From the texts of some splits, each with the name of its split."""
         numbers: dict[int, int] = {}
         placed: dict[str, list[int]] = {}
@@ -109,13 +109,13 @@ class TextIndex:
         self._starts = np.flatnonzero(np.diff(flat, prepend=~flat[:1]))
         self._shingles = flat[self._starts]
         times = np.diff(self._starts, append=len(flat))
-        self._is_common = times > COMMON
+        self._is_common = times > _COMMON
         self._times = np.where(self._is_common, 0, times)
         self._halvings = np.array(halvings, dtype=np.int64)
         rare = self._owners[np.repeat(~self._is_common, times)]
         self._sizes = np.bincount(rare, minlength=len(halvings))
 
-    def look_up(self, texts: Iterable[Text]) -> Matches:
+    def look_up(self, texts: Iterable[TextOrPair]) -> Matches:
         """Find the texts that are the same or nearly the same as some of the index."""
         keys = array("Q")
         batch: list[str] = []
@@ -160,12 +160,15 @@ class TextIndex:
             return np.zeros((0, 2), np.int64)
         side = np.array(sides, dtype=np.int64) % self._sides
         owner, hashes = _shingles(batch, side, whole=self._sides > 1)
+        order = np.lexsort((hashes, owner))
+        owner, hashes = owner[order], hashes[order]
+        is_first = (np.diff(owner, prepend=-1) != 0) | (np.diff(hashes, prepend=~hashes[:1]) != 0)
+        owner, hashes = owner[is_first], hashes[is_first]  # every shingle of a text once
         place = np.minimum(np.searchsorted(self._shingles, hashes), len(self._shingles) - 1)
-        known = self._shingles[place] == hashes
-        # Every shingle of a text once.
-        once = np.unique(np.stack([owner[known], place[known]], axis=1), axis=0)
-        piece, shingle = once[~self._is_common[once[:, 1]]].T
-        sizes = np.bincount(owner[~known], minlength=len(batch)) + np.bincount(piece, minlength=len(batch))
+        is_known = self._shingles[place] == hashes
+        counts = ~(is_known & self._is_common[place])
+        sizes = np.bincount(owner[counts], minlength=len(batch))
+        piece, shingle = owner[is_known & counts], place[is_known & counts]
         # All texts that it is in, and for every pair of texts the number of shingles that they share.
         times = self._times[shingle]
         first = np.repeat(self._starts[shingle] - np.cumsum(times) + times, times)
@@ -173,7 +176,7 @@ class TextIndex:
         pairs, shared = np.unique(np.repeat(piece, times) * len(self._sizes) + there, return_counts=True)
         here, there = np.divmod(pairs, len(self._sizes))
         shorter = np.minimum(sizes[here] / 2.0 ** self._halvings[there], self._sizes[there])
-        enough = np.where(self._halvings[there] < 0, 1, np.maximum(FEWEST, SHARE * shorter))
+        enough = np.where(self._halvings[there] < 0, 1, np.maximum(_FEWEST, _SHARE * shorter))
         found = shared >= enough
         return np.stack([np.array(sides, dtype=np.int64)[here[found]], there[found]], axis=1)
 
@@ -203,7 +206,7 @@ def sentences_of(texts: Sequence[str]) -> list[tuple[int, ...]]:
                 part = " ".join(words[start : start + length])
                 if start + length <= len(words) and part in longest and found.get(part, [-1])[-1] != longest[text]:
                     found.setdefault(part, []).append(longest[text])
-    return [tuple(found[text]) if text else (number,) for number, text in enumerate(normalized)]
+    return [tuple(sorted(found[text])) if text else (number,) for number, text in enumerate(normalized)]
 
 
 class _Key:
@@ -224,7 +227,7 @@ class _Key:
         return int.from_bytes(self._digest.digest()) if self._has_words else 0
 
 
-def _read(text: Text) -> tuple[int, list[_Hashes], list[int]]:
+def _read(text: TextOrPair) -> tuple[int, list[_Hashes], list[int]]:
     """(key, shingles of each side, how many times each was halved in number; -1 for one that is taken as a whole)."""
     digest = _Key()
     kept, halvings = [], []
@@ -233,7 +236,7 @@ def _read(text: Text) -> tuple[int, list[_Hashes], list[int]]:
         hashes, halved, is_short = np.zeros(0, np.uint64), 0, len(text) > 1
         for number, words in enumerate(_blocks(parts)):
             digest.add(words)
-            is_short = is_short and number == 0 and words.count(" ") < SHINGLE + FEWEST - 2
+            is_short = is_short and number == 0 and words.count(" ") < _SHINGLE + _FEWEST - 2
             _, more = _shingles([words], np.array([side]), whole=is_short)
             hashes = np.unique(np.concatenate([hashes, _smallest(more, halved)]))
             while len(hashes) > _MOST:
@@ -275,11 +278,11 @@ def _shingles(texts: Sequence[str], sides: _Numbers, *, whole: bool) -> tuple[_N
     starts, ends = np.concatenate([[0], spaces + 1]), np.concatenate([spaces, [len(data)]])
     lengths = np.array([text.count(" ") + 1 for text in texts])
     owner = np.repeat(np.arange(len(texts)), lengths)
-    is_short = (lengths < SHINGLE + FEWEST - 1) & whole
-    first = np.flatnonzero((owner[: 1 - SHINGLE] == owner[SHINGLE - 1 :]) & ~is_short[owner[: 1 - SHINGLE]])
+    is_short = (lengths < _SHINGLE + _FEWEST - 1) & whole
+    first = np.flatnonzero((owner[: 1 - _SHINGLE] == owner[_SHINGLE - 1 :]) & ~is_short[owner[: 1 - _SHINGLE]])
     begins = np.concatenate([[0], np.cumsum(lengths)])
     short = np.flatnonzero(is_short)
-    first, last = np.concatenate([first, begins[short]]), np.concatenate([first + SHINGLE - 1, begins[short + 1] - 1])
+    first, last = np.concatenate([first, begins[short]]), np.concatenate([first + _SHINGLE - 1, begins[short + 1] - 1])
     powers, inverse = _powers(1 << len(data).bit_length())
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum((data + np.uint64(1)) * powers[: len(data)])])
     hashes = (sums[ends[last]] - sums[starts[first]]) * inverse[starts[first]]

@@ -28,7 +28,7 @@ _FEW = 20  # documents: fewer are split into chunks, so that some can be held ou
 class SplitReader:
     """Reads a source as `train`, `validation` and one `test-...` for each test split.
 
-    Held-out rows are the same for every arm and seed. Training rows that are also in another split are left out, or
+    Held-out rows are the same for every arm and seed. Training rows that are also in another split are dropped, or
     kept if `overlap` says so. Rows with the same value in the column `group` are held out together.
     """
 
@@ -101,7 +101,7 @@ class SplitReader:
             for role, document in zip(roles, self._texts("train"), strict=False):
                 if role is not None:
                     yield role, document
-        else:  # of these, chunks are left out
+        else:  # of these, chunks are dropped
             for document in read_documents(self.source, "train"):
                 kept = itertools.compress(chunk_documents([document]), roles)
                 yield "train", itertools.chain.from_iterable(kept)

@@ -51,7 +51,7 @@ class Task:
     unlabeled_test: str | None = None
     """A test split whose labels the hub does not have. A local copy that has them is tested on first."""
     has_phrases: bool = False
-    """Whether rows are parts of other rows: then whole ones are held out, and what is part of these alone left out."""
+    """Whether rows are parts of other rows: then whole ones are held out, and their parts dropped."""
     held_out: int = 0
     """How many rows are held out for the test, at most a tenth."""
     rows: Literal["documents", "lines"] = "documents"

@@ -181,7 +181,7 @@ def _describe(division: Division) -> Iterator[str]:
     """What the splits have in common, in a line each."""
     for one in division.overlap:
         if one.exact or one.near or one.dropped:
-            does = f"; {one.dropped:,} training texts are left out for it" if one.dropped else ""
+            does = f"; {one.dropped:,} training texts are dropped for it" if one.dropped else ""
             kept = " (recipe.data.overlap: keep)" if one.other == "train" and not one.dropped else ""
             what = f"{one.exact:,} of {one.texts:,} texts of {one.split} are also in {one.other}, {one.near:,} nearly"
             yield f"{what}{does}{kept}"
