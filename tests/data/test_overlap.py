@@ -370,7 +370,12 @@ def test_whole_sentences_are_held_out_of_sst2(tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "reported"),
-    [([0, 1, 1], ["test", "validation"]), ([-1, -1, -1], ["validation"]), (None, ["validation"])],
+    [
+        ([0, 1, 1], ["test", "validation"]),
+        ([-1] * 3, ["validation"]),
+        ([None] * 3, ["validation"]),
+        (None, ["validation"]),
+    ],
 )
 def test_sst2_is_tested_on_the_labeled_test_set_where_there_is_one(tmp_path, labels, reported):
     test = {"text": ["what", "is", "hidden"], **({"label": labels} if labels else {})}
@@ -393,7 +398,7 @@ def overlap_tokenizer(texts):
 def test_what_is_left_out_is_said_once_and_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
     path = write(tmp_path / "d", train=rows_of(NEWS), test=rows_of([NEWS[0], words(20, seed=100)]))
-    heard = []
+    heard, told = [], []
     source = find_source(task_named("ag_news"), path)
     made = [
         tokenize_task(
@@ -402,12 +407,14 @@ def test_what_is_left_out_is_said_once_and_kept(tmp_path, monkeypatch):
             max_length=8,
             validation=10,
             log=heard.append,
+            progress=lambda *news: told.append(news),
         )
         for _ in range(2)
     ]
     assert heard == [
         "1 of 2 texts of test-test are also in train, 0 nearly; 1 training texts are dropped for it",
     ]
+    assert told[0] == ("comparing texts", 0, 0)
     assert made[0].facts == made[1].facts
     assert made[0].facts.overlap[0].dropped == 1
     assert made[0].facts.sizes["train"] == 49

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from oelm.data.chunking import TextChunker
 from oelm.data.division import Division, Texts, divide
 from oelm.data.documents import chunk_documents, read_documents
-from oelm.data.overlap import sentences_of
+from oelm.data.overlap import TextOrPair, sentences_of
 from oelm.data.sources import Source
 from oelm.data.tables import has_labels, read_rows
 from oelm.errors import DataError
@@ -22,6 +22,7 @@ from oelm.seeds import seed_for
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_TOLD = 1000  # texts between two signs of life
 _FEW = 20  # documents: fewer are split into chunks, so that some can be held out
 
 
@@ -39,11 +40,13 @@ class SplitReader:
         *,
         overlap: Literal["drop", "keep"] = "drop",
         group: str | None = None,
+        progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     ):
         self.source = source
         self.task = source.task
         self._drops_overlap = overlap == "drop"
         self._group = group
+        self._progress = progress
         own = self.task.validation if validation is None else None
         if validation is None and own not in source.files:
             raise DataError(
@@ -69,6 +72,13 @@ class SplitReader:
     @property
     def _holds_out(self) -> bool:
         return self.holds_out_test or self.num_validation > 0
+
+    def _told(self, texts: Iterable[TextOrPair]) -> Iterator[TextOrPair]:
+        """The same texts; whoever waits hears how many were read."""
+        for number, text in enumerate(texts):
+            if number % _TOLD == 0:
+                self._progress("comparing texts", number, 0)
+            yield text
 
     def _hold_out(self, groups: NDArray[Any], may_be_chosen: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
         """The held-out rows by role, group by group."""
@@ -110,7 +120,7 @@ class SplitReader:
 
     def _divide_documents(self) -> Division:
         def reading(split: str) -> Texts:
-            return lambda: ((document,) for document in self._texts(split))
+            return lambda: self._told((document,) for document in self._texts(split))
 
         return divide(
             reading("train"),
@@ -145,12 +155,12 @@ class SplitReader:
             )
 
         def reading(split: str) -> Texts:
-            return lambda: _texts_of(self._table(split))
+            return lambda: self._told(_texts_of(self._table(split)))
 
         texts = _texts_of(rows)
         group = np.unique(rows["group"].to_pylist(), return_inverse=True)[1] if self._group else None
         return divide(
-            lambda: texts,
+            lambda: self._told(texts),
             {name: reading(split) for name, split in self.published.items()},
             hold_out=self._hold_out if self._holds_out else None,
             drop=self._drops_overlap,

@@ -44,10 +44,12 @@ def has_labels(source: Source, split: str) -> bool:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    tables = [_table(path, source.task) for path in source.files[split]]
-    name = source.task.label
-    columns = [table[name] for table in tables if name in table.column_names]
-    return any(not pa.types.is_integer(one.type) or (pc.max(one).as_py() or 0) >= 0 for one in columns)
+    for path in source.files[split]:
+        table = _table(path, source.task)
+        values = table[source.task.label] if source.task.label in table.column_names else None
+        if values is not None and values.null_count < len(values):
+            return not pa.types.is_integer(values.type) or pc.max(values).as_py() >= 0
+    return False
 
 
 def stream_rows(source: Source, path: Path) -> Iterator[pa.Table]:

@@ -117,7 +117,7 @@ def tokenize_task(
         "overlap": overlap,
         "group": group,
     }
-    reader = SplitReader(source, validation, overlap=overlap, group=group)
+    reader = SplitReader(source, validation, overlap=overlap, group=group, progress=progress)
 
     def check_unchanged() -> None:
         if source.fingerprint(log=log) != files:
