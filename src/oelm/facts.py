@@ -66,6 +66,7 @@ class Overlap:
     split: str
     """`validation`, or a `test-<split>`."""
     other: Literal["train", "validation"]
+    """The split that has them too."""
     texts: Count
     """Texts of `split`."""
     exact: Count
