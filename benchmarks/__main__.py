@@ -30,6 +30,7 @@ SCRIPTS = (
     "launching",
     "memory",
     "text_memory",
+    "overlap",
     "report",
     "apply",
     "overhead",

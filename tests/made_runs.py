@@ -201,6 +201,7 @@ def _record(spec: CellSpec, metrics: dict[str, float], examples: int, steps: int
         files={"train": ("aa.parquet",), "validation": ("bb.parquet",)},
         sizes={"train": 60000, "validation": 1000, "test-validation": examples},
         cut={},
+        overlap=(),
     )
     start = CellStart(
         data=data,

@@ -1,7 +1,7 @@
 """Facts: what is measured of a model and of data, as records keep it. Pure data; imports no torch."""
 
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
@@ -60,6 +60,24 @@ class AttentionStats:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """Texts (documents, pairs) that a split to validate or test on has in common with another split."""
+
+    split: str
+    """`validation`, or a `test-<split>`."""
+    other: Literal["train", "validation"]
+    """The split that has them too."""
+    texts: Count
+    """Texts of `split`."""
+    exact: Count
+    """Those of them that are in `other` too, but for case, punctuation and white space."""
+    near: Count
+    """Those that are nearly in `other`: half of the shorter text in the same words."""
+    dropped: Count
+    """Texts of `other` that were dropped for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskFacts:
     """The tokenized data of a task."""
 
@@ -73,3 +91,5 @@ class TaskFacts:
     """Examples (windows) of `train`, `validation` and every `test-<split>`."""
     cut: dict[str, Count]
     """By split: truncated examples, i.e. those longer than `max_length`."""
+    overlap: tuple[Overlap, ...]
+    """Of every split that is validated or tested on, with those before it."""

@@ -102,10 +102,11 @@ def test_the_memory_for_a_text_does_not_grow_with_it(tmp_path, number, end):
 
     def peak(size):
         file = tmp_path / "text.txt"
-        words = [f"some words, and more of them: {line}{end}" for line in range(size // number // 40)]
+        lines = range(size // number // 40)
         with file.open("w") as out:
-            for document in range(number):
-                out.writelines([f"{document} ", *words, END_OF_TEXT])
+            for document in range(number):  # in words of its own: one that is like another is not trained on
+                out.writelines(f"some words, and more of them: {document}x{line}{end}" for line in lines)
+                out.write(END_OF_TEXT)
         return int(subprocess.run([sys.executable, "-c", PEAK, file], check=True, stdout=subprocess.PIPE).stdout) / 1024
 
     assert peak(30_000_000) - peak(3_000_000) < 20, "MB"

@@ -111,8 +111,13 @@ def test_report_is_held_out_where_there_is_no_split(tmp_path):
 
 
 def test_a_split_to_select_on(tmp_path):
-    rows = {"premise": ["a", "b"], "hypothesis": ["c", "d"], "label": [0, 2]}
-    folder = write(tmp_path / "xnli", train=rows, validation=rows, test=rows)
+    folder = write(
+        tmp_path / "xnli",
+        **{
+            split: {"premise": [f"{split} a", f"{split} b"], "hypothesis": ["c", "d"], "label": [0, 2]}
+            for split in ("train", "validation", "test")
+        },
+    )
     data = prepared(XNLI, folder, pair_separator=" | ")
     assert (list(data.test), len(data.validation)) == (["test"], 2)
     (folder / "validation.parquet").unlink()
@@ -122,7 +127,8 @@ def test_a_split_to_select_on(tmp_path):
 
 def test_mnli_is_reported_on_both(tmp_path):
     rows = {"premise": ["a", "b", "c", "d"], "hypothesis": ["e"] * 4, "label": [0, 1, 2, 0]}
-    folder = write(tmp_path / "mnli", train=rows, validation_matched=rows, validation_mismatched=rows)
+    other = {**rows, "hypothesis": ["f"] * 4}
+    folder = write(tmp_path / "mnli", train=rows, validation_matched=other, validation_mismatched=other)
     data = prepared(MNLI, folder, validation=1, pair_separator=" ")
     assert list(data.test) == ["validation_matched", "validation_mismatched"]
 
@@ -130,7 +136,7 @@ def test_mnli_is_reported_on_both(tmp_path):
 @pytest.mark.parametrize("held", [31, 60, 1000])
 def test_too_much_held_out(sst2, held):
     with pytest.raises(
-        DataError, match=rf"(?s)cannot hold out {held} of 60 training examples.*recipe\.data\.validation"
+        DataError, match=rf"(?s)cannot hold out {held} of 40 training examples.*recipe\.data\.validation"
     ):
         prepared(SST2, sst2, validation=held)
 
@@ -175,8 +181,8 @@ def test_long_examples_are_cut_and_counted(tmp_path, shared_model):
 
 
 def test_an_empty_text_is_the_end_of_a_text(tmp_path):
-    rows = {"text": ["a", "", "c", "d"], "label": [0, 1, 0, 1]}
-    data = prepared(SST2, write(tmp_path / "d", train=rows, validation=rows), validation=1)
+    rows, other = ({"text": texts, "label": [0, 1, 0, 1]} for texts in (["a", "", "c", "d"], ["e", "", "f", "g"]))
+    data = prepared(SST2, write(tmp_path / "d", train=rows, validation=other), validation=1)
     report = data.test["validation"]
     assert report.tokens[report.offsets[1] : report.offsets[2]].tolist() == [data.tokenizer.eos_token_id]
 
@@ -280,12 +286,12 @@ def test_end_of_text_separates_documents(tmp_path):
     stories = [f"story {number} of many" for number in range(30)]
     data = prepared(
         STORIES,
-        write(tmp_path / "d", train={"text": stories}, validation={"text": stories[:3]}),
+        write(tmp_path / "d", train={"text": stories}, validation={"text": ["another", "story", "or two"]}),
         validation=5,
         max_length=8,
     )
     end = data.tokenizer.eos_token
-    assert data.tokenizer.decode(data.test["validation"].tokens) == "".join(text + end for text in stories[:3])
+    assert data.tokenizer.decode(data.test["validation"].tokens) == f"another{end}story{end}or two{end}"
     trained, selected = (data.tokenizer.decode(split.tokens).split(end)[:-1] for split in (data.train, data.validation))
     assert len(selected) == 5
     found = [data.tokenizer.decode(document) for document in documents_of(data.validation)]
@@ -356,7 +362,7 @@ def test_a_document_that_is_held_out_is_not_trained_on_under_another_number(tmp_
 def test_nothing_is_left_to_train_on(tmp_path):
     file = tmp_path / "same.txt"
     file.write_text("<|endoftext|>".join(["the same"] * 100))
-    with pytest.raises(DataError, match="'train' has 0 tokens"):
+    with pytest.raises(DataError, match=r"(?s)cannot hold out 15 of 100 .*the copies of a text.* only together"):
         prepared(TEXT, file, validation=5, tokenizer=loaded(train_tokenizer(lambda: ["a"], vocab=257, made_from=1)))
 
 
@@ -373,15 +379,17 @@ def test_one_text_is_cut_at_the_ends_of_lines(tmp_path):
 
 def test_lines_stay_together(tmp_path):
     rows = {"text": ["= Title =\n", "", "some words", "more words\n"] * 5}
-    folder = write(tmp_path / "wiki", train=rows, validation=rows, test=rows)
+    other = {"text": ["another title", "and other words"] * 5}
+    folder = write(tmp_path / "wiki", train=other, validation=rows, test=rows)
     data = prepared(WIKI, folder, max_length=8)
     text = "= Title =\n\nsome words\nmore words\n" * 5
     assert data.tokenizer.decode(data.test["test"].tokens) == text + data.tokenizer.eos_token
 
 
 def test_too_little_text_for_a_window(tmp_path):
-    rows = {"text": ["few words"]}
-    folder = write(tmp_path / "wiki", train=rows, validation=rows, test=rows)
+    folder = write(
+        tmp_path / "wiki", train={"text": ["few words"]}, validation={"text": ["fewer"]}, test={"text": ["one"]}
+    )
     with pytest.raises(DataError, match="fewer than one window of 128"):
         prepared(WIKI, folder, max_length=128)
 

@@ -121,6 +121,11 @@ def test_all_problems_are_said_together(load):
         ),
         ({"recipe/data/task": "sst3"}, r"unknown task 'sst3'; did you mean 'sst2'\?"),
         ({"recipe/data/validation": ...}, r"recipe\.data\.validation +task 'sst2' has no split to select on"),
+        ({"recipe/data/overlap": "remove"}, r"recipe\.data\.overlap +'remove' is not known; one of drop, keep"),
+        (
+            {"recipe/data/task": "tinystories", "recipe/data/group": "story"},
+            r"recipe\.data\.group +task 'tinystories' is",
+        ),
         ({"recipe/data/pair_separator": " "}, r"recipe\.data\.pair_separator +task 'sst2' has no pairs"),
         ({"recipe/data/path": 5}, r"recipe\.data\.path +must be a valid string, got 5"),
         ({"recipe/data/tokenizer": {"vocab": 300}}, r"recipe\.data\.tokenizer +say either `name` or `train`"),

@@ -194,7 +194,7 @@ class Vocabulary:
 
 
 def windows_of(train, report, *, length=4, vocab=8):
-    facts = TaskFacts(data="d", tokenizer="t", files={}, sizes={}, cut={})
+    facts = TaskFacts(data="d", tokenizer="t", files={}, sizes={}, cut={}, overlap=())
     train, report = (Windows(tokens=np.array(one, dtype=np.uint16), length=length, end=0) for one in (train, report))
     return TokenizedTask(
         task=TEXT, train=train, validation=report, test={"held": report}, tokenizer=Vocabulary(vocab), facts=facts
@@ -261,7 +261,7 @@ def test_a_baseline_is_trained_once(tmp_path, monkeypatch):
 
 
 def facts(data, tokenizer):
-    return TaskFacts(data=data, tokenizer=tokenizer, files={}, sizes={}, cut={})
+    return TaskFacts(data=data, tokenizer=tokenizer, files={}, sizes={}, cut={}, overlap=())
 
 
 def test_baselines_of_other_data_are_kept_beside(tmp_path):

@@ -68,13 +68,18 @@ def split_names(task: Task) -> list[str]:
     return ["train", *([task.validation] if task.validation else []), *task.test]
 
 
+def _local_splits(task: Task) -> list[str]:
+    """Those that a local copy may have."""
+    return [*split_names(task), *([task.unlabeled_test] if task.unlabeled_test else [])]
+
+
 def _local(task: Task, path: str | Mapping[str, str]) -> dict[str, tuple[Path, ...]]:
     if isinstance(path, Mapping):
         named = {split: _expand(file) for split, file in path.items()}
-        unknown = sorted(named.keys() - set(split_names(task)))
+        unknown = sorted(named.keys() - set(_local_splits(task)))
         if unknown:
             raise DataError(
-                f"task '{task.name}' has no split '{unknown[0]}'", hint=f"path for {', '.join(split_names(task))}"
+                f"task '{task.name}' has no split '{unknown[0]}'", hint=f"path for {', '.join(_local_splits(task))}"
             )
         found = {split: _files_in(file) if file.is_dir() else [file] for split, file in named.items()}
         for split in (split for split, file in named.items() if file.is_dir()):
@@ -117,7 +122,7 @@ def _expand(path: str) -> Path:
 def _by_split(task: Task, folder: Path) -> dict[str, list[Path]]:
     files = _files_in(folder)
     found = {}
-    for split in split_names(task):
+    for split in _local_splits(task):
         for alias in _ALIASES.get(split, (split,)):
             named = [file for file in files if _is_of(file, alias)]
             if len({file.suffix.lower() for file in named}) > 1:

@@ -29,11 +29,11 @@ _STRINGS = re.compile(rb'"((?:[^"\\\n]++|\\.)*+)"(\s*+:)?')  # of JSON: (content
 _NO_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"\n'))
 
 
-def read_rows(source: Source, split: str) -> pa.Table:
-    """The validated rows of a split: `text` or `text_a` and `text_b`, and `label`."""
+def read_rows(source: Source, split: str, *, group: str | None = None) -> pa.Table:
+    """The validated rows of a split: `text` or `text_a` and `text_b`, `label`, and the `group` if asked."""
     import pyarrow as pa
 
-    tables = [_columns(_table(path, source.task), source, path) for path in source.files[split]]
+    tables = [_columns(_table(path, source.task), source, path, group=group) for path in source.files[split]]
     rows = pa.concat_tables(tables)
     if source.task.package is not None and not source.local:
         rows = rows.combine_chunks()
@@ -41,6 +41,19 @@ def read_rows(source: Source, split: str) -> pa.Table:
     if rows.num_rows == 0:
         raise DataError(f"the split '{split}' of task '{source.task.name}' is empty", where=where)
     return rows
+
+
+def has_labels(source: Source, split: str) -> bool:
+    """Whether there are labels at all: test sets of benchmarks have none, or -1 in all rows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for path in source.files[split]:
+        table = _table(path, source.task)
+        values = table[source.task.label] if source.task.label in table.column_names else None
+        if values is not None and values.null_count < len(values):
+            return not pa.types.is_integer(values.type) or pc.max(values).as_py() >= 0
+    return False
 
 
 def stream_rows(source: Source, path: Path) -> Iterator[pa.Table]:
@@ -191,7 +204,7 @@ def _line_too_deep(brackets: bytes, depth: int) -> int | None:
     return None
 
 
-def _columns(table: pa.Table, source: Source, path: Path) -> pa.Table:
+def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None = None) -> pa.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -224,7 +237,25 @@ def _columns(table: pa.Table, source: Source, path: Path) -> pa.Table:
         columns[name] = values.cast(pa.large_string())
     if task.kind == "classification":
         columns["label"] = _labels(table, task, path)
+    if group is not None:
+        columns["group"] = _groups(table, group, path)
     return pa.table(columns)
+
+
+def _groups(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    where = f"{path}, recipe.data.group"
+    if name not in table.column_names:
+        have = _shorten(", ".join(table.column_names[:12]))
+        raise DataError(f"no column '{name}' to group by", where=where, why=f"the columns are {have}")
+    values = table[name]
+    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    if not (is_text and _is_utf8(values)) and not pa.types.is_integer(values.type):
+        raise DataError(f"column '{name}' must hold names or numbers of groups, got {values.type}", where=where)
+    if values.null_count:
+        raise DataError(f"column '{name}' has {values.null_count} missing values", where=where)
+    return values.cast(pa.large_string())
 
 
 def _check_names(table: pa.Table, path: Path) -> None:

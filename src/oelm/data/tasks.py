@@ -7,7 +7,7 @@ split are held out, the same ones for every arm and seed. `register_task` adds t
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from oelm.errors import DataError, did_you_mean
 from oelm.metrics import Classes, find_metric, metric_names, registered_metrics
@@ -48,6 +48,10 @@ class Task:
     """The validation split; without one, training rows are held out."""
     test: tuple[str, ...] = ()
     """The test splits; without one, training rows are held out."""
+    unlabeled_test: str | None = None
+    """A test split whose labels the hub does not have. A local copy that has them is tested on first."""
+    has_phrases: bool = False
+    """Whether rows are parts of other rows: then whole ones are held out, and their parts dropped."""
     held_out: int = 0
     """How many rows are held out for the test, at most a tenth."""
     rows: Literal["documents", "lines"] = "documents"
@@ -71,11 +75,15 @@ class Task:
         return tuple(dict.fromkeys(("accuracy", "macro_f1", *two, self.metric, *registered_metrics(), "loss")))
 
 
-def _glue(name: str, columns: tuple[str, ...], labels: tuple[str, ...], *, metric: str = "accuracy") -> Task:
+def _glue(
+    name: str, columns: tuple[str, ...], labels: tuple[str, ...], *, metric: str = "accuracy", **more: Any
+) -> Task:
     test = ("validation_matched", "validation_mismatched") if name == "mnli" else ("validation",)
     files = {split: f"{name}/{split}-*.parquet" for split in ("train", *test)}
     hub = Hub(repo="nyu-mll/glue", revision="bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c", files=files)
-    return Task(name=name, kind="classification", hub=hub, columns=columns, labels=labels, metric=metric, test=test)
+    return Task(
+        name=name, kind="classification", hub=hub, columns=columns, labels=labels, metric=metric, test=test, **more
+    )
 
 
 def _wikitext(name: str, folder: str) -> Task:
@@ -98,7 +106,7 @@ _SENTIMENT = ("negative", "positive")
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        _glue("sst2", ("sentence",), _SENTIMENT),
+        _glue("sst2", ("sentence",), _SENTIMENT, unlabeled_test="test", has_phrases=True),
         _glue("mnli", ("premise", "hypothesis"), _NLI),
         _glue("qnli", ("question", "sentence"), ("entailment", "not_entailment")),
         _glue("qqp", ("question1", "question2"), ("not_duplicate", "duplicate")),

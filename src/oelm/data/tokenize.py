@@ -12,19 +12,20 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oelm.data.cache import MessageCallback, cache_key, cached_dir
 from oelm.data.chunking import TextChunker
+from oelm.data.division import Division
 from oelm.data.documents import END_OF_TEXT
 from oelm.data.sources import Source
 from oelm.data.splits import SplitReader
 from oelm.data.tasks import Task
 from oelm.errors import DataError
-from oelm.facts import TaskFacts
+from oelm.facts import Overlap, TaskFacts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 PrepareCallback = Callable[[str, int, int], None]
 """Called with (description, done, total) during a long computation; `total` is 0 where it is unknown."""
 
-_FORMAT = 1  # of the cache; a change of what is written here needs a new number
+_FORMAT = 2  # of the cache; a change of what is written here needs a new number
 _BATCH_TEXTS = 1000  # tokenized at a time
 _BLOCK = 2**20  # tokens looked at together
 _STRETCHES = 50  # at most, of a text without documents
@@ -114,6 +115,8 @@ def tokenize_task(
     max_length: int,
     validation: int | None,
     pair_separator: str | None = None,
+    overlap: Literal["drop", "keep"] = "drop",
+    group: str | None = None,
     progress: PrepareCallback = lambda what, done, total: None,
     log: MessageCallback = lambda text: None,
 ) -> TokenizedTask:
@@ -130,8 +133,10 @@ def tokenize_task(
         "local": source.local,
         "validation": validation,
         "pair_separator": pair_separator,
+        "overlap": overlap,
+        "group": group,
     }
-    reader = SplitReader(source, validation)
+    reader = SplitReader(source, validation, overlap=overlap, group=group, progress=progress)
 
     def check_unchanged() -> None:
         if source.fingerprint(log=log) != files:
@@ -150,6 +155,8 @@ def tokenize_task(
         write = _write_examples if task.kind == "classification" else _write_tokens
         write(folder, reader, chosen, max_length=max_length, pair_separator=pair_separator, progress=progress)
         check_unchanged()
+        for line in _describe(reader.division):
+            log(line)
 
     folder = cached_dir("tokens", key, make, log=log)
     try:
@@ -165,7 +172,14 @@ def tokenize_task(
         validation=splits["validation"],
         test=test,
         tokenizer=chosen,
-        facts=TaskFacts(data=cache_key(data), tokenizer=fingerprint, files=files, sizes=sizes, cut=meta.cut),
+        facts=TaskFacts(
+            data=cache_key(data),
+            tokenizer=fingerprint,
+            files=files,
+            sizes=sizes,
+            cut=meta.cut,
+            overlap=tuple(Overlap(**one) for one in meta.overlap),
+        ),
     )
 
 
@@ -181,6 +195,16 @@ def _check_disjoint(files: dict[str, tuple[str, ...]], source: Source) -> None:
                     where=str(source.files[split][number]),
                     why="a model cannot be tested on data it was trained or selected on",
                 )
+
+
+def _describe(division: Division) -> Iterator[str]:
+    """What the splits have in common, in a line each."""
+    for one in division.overlap:
+        if one.exact or one.near or one.dropped:
+            does = f"; {one.dropped:,} training texts are dropped for it" if one.dropped else ""
+            kept = " (recipe.data.overlap: keep)" if one.other == "train" and not one.dropped else ""
+            what = f"{one.exact:,} of {one.texts:,} texts of {one.split} are also in {one.other}, {one.near:,} nearly"
+            yield f"{what}{does}{kept}"
 
 
 def _write_examples(
@@ -214,7 +238,7 @@ def _write_examples(
         combined = pa.concat_tables(parts).combine_chunks()
         with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as sink, pa.ipc.new_file(sink, combined.schema) as writer:
             writer.write_table(combined, max_chunksize=combined.num_rows)
-    _write_meta(folder, _Meta(splits=list(splits), cut=cut))
+    _write_meta(folder, _Meta(splits=list(splits), cut=cut, overlap=reader.division.overlap))
 
 
 def _encode(tokenizer: Any, rows: pa.Table, max_length: int, pair_separator: str | None) -> tuple[Any, Any, int]:
@@ -278,7 +302,8 @@ def _write_tokens(
                 f"the split '{name}' has {number} tokens, fewer than one window of {max_length}",
                 hint="use more text, a shorter max_length, or another validation",
             )
-    _write_meta(folder, _Meta(splits=list(written), cut={}, dtype=np.dtype(dtype).name))
+    overlap = reader.division.overlap
+    _write_meta(folder, _Meta(splits=list(written), cut={}, overlap=overlap, dtype=np.dtype(dtype).name))
 
 
 def _tokens(tokenizer: Any, chunks: list[tuple[str, bool]]) -> list[int]:
@@ -311,6 +336,8 @@ class _Meta:
 
     splits: list[str]
     cut: dict[str, int]
+    overlap: tuple[Any, ...]
+    """Each an `Overlap`, read as its fields."""
     dtype: str | None = None
     """Of the tokens of text; examples have their own in Arrow."""
 

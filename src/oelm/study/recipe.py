@@ -57,6 +57,10 @@ class DataConfig(ForbidExtra):
     validation: _Positive | None = None
     """Training examples (documents) held out to choose checkpoints and settings on; where the task has a split for
     that, it may be left out."""
+    overlap: Literal["drop", "keep"] = "drop"
+    """Training examples that are also in the validation or test split, or nearly: dropped, or kept as published."""
+    group: str | None = None
+    """A column, such as the document of a sentence: examples with the same value in it are held out together."""
     pair_separator: str | None = None
     """Text between the two parts of a pair, for a tokenizer that has no form for pairs."""
     tokenizer: TokenizerConfig | None = None

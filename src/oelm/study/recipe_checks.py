@@ -42,6 +42,8 @@ def _check_data(data: DataConfig, task: Task, problems: Problems) -> None:
     if data.path is None and not task.has_files:
         what = "text" if task.kind == "language-modeling" else "examples"
         problems.add("recipe.data.path", f"task '{task.name}' needs a folder or file of {what}")
+    if data.group is not None and task.kind == "language-modeling":
+        problems.add("recipe.data.group", f"task '{task.name}' is text: whole documents are held out")
     if data.pair_separator is not None and not task.pairs:
         problems.add("recipe.data.pair_separator", f"task '{task.name}' has no pairs to join")
 

@@ -33,6 +33,8 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
         max_length=data.max_length,
         validation=data.validation,
         pair_separator=data.pair_separator,
+        overlap=data.overlap,
+        group=data.group,
         progress=progress.on_prepare,
         log=progress.on_message,
     )
@@ -40,7 +42,9 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
 
 def open_splits(recipe: Recipe) -> SplitReader:
     """The rows of a recipe's data, as texts."""
-    return SplitReader(find_source(task_named(recipe.data.task), recipe.data.path), recipe.data.validation)
+    data = recipe.data
+    source = find_source(task_named(data.task), data.path)
+    return SplitReader(source, data.validation, overlap=data.overlap, group=data.group)
 
 
 def build_cell_model(recipe: Recipe, prepared: TokenizedTask, *, seed: int) -> nn.Module:

@@ -26,6 +26,7 @@ CHECKS: dict[str, Severity] = {
     "FEW-SEEDS": "warn",
     "SAME-SPLIT": "invalid",
     # of the runs
+    "LEAKAGE": "invalid",
     "COLLAPSED": "invalid",
     "BELOW-SIMPLE-BASELINE": "invalid",
     "FINAL-BELOW-BEST": "warn",

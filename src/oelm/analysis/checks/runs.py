@@ -18,6 +18,7 @@ from oelm.analysis.checks.consistency import (
     near_chance,
     saving_ceiling,
 )
+from oelm.analysis.checks.leakage import check_leakage
 from oelm.analysis.checks.registry import Issue, Severity, issue
 from oelm.analysis.results import Results, finite_number
 from oelm.errors import CellError
@@ -40,7 +41,7 @@ _MUCH_PADDING = 0.5
 def check_runs(results: Results, compared: list[tuple[str, str]]) -> list[Issue]:
     rules = (_complete, _whole, _treated, _ended, _learned, _fell, _schedules, _clipping, _numbers, _times)
     pairs = (_paired, _order, _ceiling)
-    found = [one for rule in rules for one in rule(results)]
+    found = [one for rule in (check_leakage, *rules) for one in rule(results)]
     return [*found, *(one for rule in pairs for one in rule(results, compared))]
 
 
