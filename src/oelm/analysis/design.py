@@ -32,7 +32,7 @@ class Side:
     tuned: Mapping[str, Value] = field(default_factory=dict)
     """What the tuning has chosen, by path."""
     trials: int | None = None
-    """How many trainings its settings were chosen from."""
+    """How many trainings its settings were chosen from; 1 without tuning."""
     seeds: tuple[int, ...] | None = None
     head_norm: float | None = None
     """Mean Frobenius norm of a head's block at the start."""
@@ -75,7 +75,7 @@ def planned_design(study: Study) -> Design:
             settings=settings_of(apply_overrides(study.recipe, arm.overrides)),
             declared=frozenset(arm.overrides),
             grid=None if tune is None else {path: tuple(values) for path, values in tune.grid.items()},
-            trials=None if tune is None else _trials(tune.grid, len(tune.seeds)),
+            trials=1 if tune is None else _trials(tune.grid, len(tune.seeds)),
             seeds=study.seeds,
         )
     return Design(

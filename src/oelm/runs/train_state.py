@@ -55,4 +55,4 @@ class CheckpointState:
     """SHA-256 of every safetensors file beside it, by name."""
 
 
-STATE_FILE = FileType("state.json", CheckpointState, format=3, has_checksum=True)
+STATE_FILE = FileType("state.json", CheckpointState, format=4, has_checksum=True)

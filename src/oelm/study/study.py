@@ -39,6 +39,8 @@ class Compare(ForbidExtra):
     metric: str
     min_effect: float | None = None
     """The smallest effect of interest: a smaller difference would not matter, even if it were certain."""
+    because: str | None = None
+    """Why it is that, in words."""
 
     @property
     def direction(self) -> Direction:
