@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oelm.facts import AttentionStats, Counts, TaskFacts
 from oelm.runs.cell_start import CELL_FILE, CellStart, StartedCell
@@ -20,7 +21,7 @@ from oelm.runs.layout import PREDICTIONS, RECORD, STEPS
 from oelm.runs.predictions import Predictions, write_predictions
 from oelm.runs.provenance import GitState, PeakMemory, Provenance
 from oelm.runs.record import RECORD_FILE, AuditOutcome, Launch, ModelScores, ProcessStats, Record, ValidationScore
-from oelm.runs.simple_baseline import SimpleBaseline, write_simple_baselines
+from oelm.runs.simple_baseline import SimpleBaseline, pack_answers, write_simple_baselines
 from oelm.runs.steps import Step, format_step
 from oelm.study.cells import Cell, CellSpec, compared_cells, resolve_cell, tuning_cells
 from oelm.study.load import study_from_dict
@@ -151,13 +152,16 @@ def score(record: Record, **metrics: float) -> Record:
     return replace(record, test={"final": measured, "best": measured})
 
 
-def write_floor(folder: Path, **metrics: float) -> None:
-    """What a cheap model is said to reach on the rows of these runs."""
+def write_floor(
+    folder: Path, *, right: NDArray[np.bool_] | None = None, majority: float = 0.5, **metrics: float
+) -> None:
+    """What a cheap model is said to reach on the rows of these runs, and which of them it has right."""
     simple = SimpleBaseline(
         data="rows",
         tokenizer="words" if "perplexity" in metrics else None,
         splits={"validation": metrics, "test": metrics},
-        majority={"validation": 0.5},
+        majority={"validation": majority},
+        right={} if right is None else {"validation": pack_answers(right)},
         classes=2,
         kind="bigrams" if "perplexity" in metrics else "tf-idf + logistic regression",
         rows=60000,
@@ -169,7 +173,8 @@ def write_floor(folder: Path, **metrics: float) -> None:
 def launch(**parts: Any) -> Launch:
     """A start of a cell on the machine of these records."""
     usual = {"step": 0, "time": PROVENANCE.time, "host": "somewhere", "device": "cpu", "threads": 2, "processes": 1}
-    return Launch(**{**usual, "versions": {}, **parts})
+    code = {"oelm": PROVENANCE.oelm, "code": PROVENANCE.code, "python": PROVENANCE.python}
+    return Launch(**{**usual, **code, "versions": PROVENANCE.versions, **parts})
 
 
 # Too few heads for any figure, and none of them measured.

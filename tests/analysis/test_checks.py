@@ -62,7 +62,7 @@ def test_which_comparison_an_issue_is_about(arms, pair, touches):
 
 def test_the_worst_comes_first_and_nothing_twice():
     kinds = ["note", "invalid", "warn", "invalid", "note"]
-    issues = [issue("SAME-SPLIT", where=str(n), severity=kind, split="x") for n, kind in enumerate(kinds)]
+    issues = [issue("SAME-SPLIT", where=str(n), severity=kind, split=str(n)) for n, kind in enumerate(kinds)]
     ordered = by_severity([*issues, *issues])
     assert [one.severity for one in ordered] == ["invalid", "invalid", "warn", "note", "note"]
     assert [one.where for one in ordered] == ["1", "3", "2", "0", "4"]
@@ -70,7 +70,7 @@ def test_the_worst_comes_first_and_nothing_twice():
 
 def test_what_is_said_of_many_places_is_said_once():
     many = [issue("SAME-SPLIT", where=f"cell-{n}", split="x") for n in range(7)]
-    (line,) = format_issues(many)
+    (line,) = format_issues(by_severity(many))
     assert "cell-0, cell-1, cell-2 (and 4 more): x is used for validation" in line
     assert format_issues([]) == []
     plain = many[0].to_dict()
@@ -79,7 +79,7 @@ def test_what_is_said_of_many_places_is_said_once():
 
 
 def test_a_text_in_an_issue_is_never_taken_for_a_form():
-    one = Issue(code="X", severity="note", where="{0}", arms=(), message=verbatim("{a}%s"))
+    one = Issue(code="X", severity="note", places=("{0}",), about=(), message=verbatim("{a}%s"))
     assert "{0}: {a}%s" in str(one)
     assert "{name}" in translate(issue("SAME-SPLIT", split="{name}").message).zh
 
@@ -219,6 +219,35 @@ def test_tuned_settings_may_differ_if_both_had_the_same_choice():
     ]
 
 
+UNTUNED = {"grid": None, "trials": 1, "tuned": {}, "settings": {"optimizer.lr": 1e-4}}
+OTHER_TUNED = {**UNTUNED, "grid": {"batch.size": (16, 32)}, "trials": 2}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "fires"),
+    [
+        (UNTUNED, UNTUNED, True),
+        (OTHER_TUNED, OTHER_TUNED, True),
+        ({}, {}, False),
+        ({**UNTUNED, "trials": None}, {**UNTUNED, "trials": None}, False),
+        (UNTUNED, {}, False),
+    ],
+    ids=["untuned", "another-setting-tuned", "tuned", "not-known", "one-of-two"],
+)
+def test_one_convenient_learning_rate(one, other, fires):
+    issues = [x for x in check_design(design([tuned("baseline", **one), tuned("a", **other)])) if x.code == "UNTUNED"]
+    assert [(x.severity, x.arms) for x in issues] == ([("warn", ())] if fires else [])
+    assert all("all rests on 0.0001" in str(x.message) for x in issues)
+
+
+def test_studies_that_tune_and_that_do_not(tmp_path):
+    tune = {"optimizer.lr": [3e-5, 1e-4, 3e-4], "seeds": [100]}
+    for study, fires in ((study_of(seeds=[0, 1]), True), (study_of(seeds=[0, 1], tune=tune), False)):
+        assert bool(found(study, "UNTUNED")) == fires
+        results = load(make_runs(tmp_path / str(fires), study, examples=60, steps=10))
+        assert ("UNTUNED" in {one.code for one in results.checks}) == fires
+
+
 # -- treatments ------------------------------------------------------------------------------------------------------
 
 TREATMENTS = [
@@ -242,6 +271,15 @@ def test_the_arm_that_is_named_as_missing_is_the_one_that_was(treatment):
     assert not found(study_of(arms={**arms, "between": missing}), "MANY-FACTORS")
 
 
+def test_factors_that_other_arms_tell_apart_are_worth_a_note():
+    arms = {"baseline": BASE, "treated": {"init": "orthogonal", "scale": "unit", "freeze": "none"}}
+    frozen = {scale: {"init": "gaussian", "scale": scale, "freeze": "qk"} for scale in ("unit", "match")}
+    (alone,) = found(study_of(arms={**arms, "frozen": frozen["unit"], "freeze-only": FREEZE}), "MANY-FACTORS")
+    assert (alone.places, alone.severity) == (("treated",), "warn")
+    (apart,) = found(study_of(arms={**arms, **frozen, "freeze-only": FREEZE}), "MANY-FACTORS")
+    assert (apart.places, apart.severity) == (("treated",), "note")
+
+
 @pytest.mark.parametrize("treatment", [FREEZE, {"init": "orthogonal", "scale": "match", "freeze": "none"}])
 def test_one_factor_alone_needs_no_arm_in_between(treatment):
     assert not found(study_of(arms={"baseline": BASE, "treated": treatment}), "MANY-FACTORS")
@@ -261,7 +299,7 @@ def test_orthonormal_rows_against_the_usual_gaussian(width, factor):
     """1 / (0.02^2 M): queries and keys both scale the logits."""
     (one,) = scales(ORTHOGONAL, GAUSSIAN, width=width)
     assert f"are {factor} times those of control" in str(one.message)
-    assert one.severity == "warn"
+    assert one.severity == "note", "nobody compares them"
     (compared,) = scales(ORTHOGONAL, GAUSSIAN, width=width, pairs=(("treated", "control"),))
     assert compared.severity == "invalid"
     (turned,) = scales(ORTHOGONAL, GAUSSIAN, width=width, pairs=(("control", "treated"),))
@@ -298,14 +336,18 @@ def test_controls_of_one_scale(treated, control, parts):
 def test_what_was_measured_counts(treated, control, factor):
     (one,) = scales({**ORTHOGONAL, **treated}, {**GAUSSIAN, **control})
     assert f"are {factor} times" in str(one.message)
+    assert one.severity == "note", "nobody compares them"
+    (pair,) = scales({**ORTHOGONAL, **treated}, {**GAUSSIAN, **control}, pairs=(("treated", "control"),))
     same_size = treated.get("head_norm") == control.get("head_norm") == 1.0
-    assert one.severity == ("note" if same_size else "warn"), "weights of one size are no fault of the control"
+    assert pair.severity == ("note" if same_size else "invalid"), "weights of one size are no fault of the control"
 
 
 def test_a_scale_that_is_not_known_is_said_to_be():
     (one,) = scales(ORTHOGONAL, GAUSSIAN)
-    assert one.severity == "warn"
-    assert "scale unit against 0.02" in str(one.message)
+    assert one.severity == "note"
+    assert "scale unit | 0.02" in str(one.message)
+    (pair,) = scales(ORTHOGONAL, GAUSSIAN, pairs=(("treated", "control"),))
+    assert pair.severity == "warn"
 
 
 PRESET = {"baseline": BASE, "oelm-freeze": ORTHOGONAL["treatment"], "oelm-random": GAUSSIAN["treatment"]}
@@ -334,8 +376,8 @@ def test_pretraining_that_one_of_two_erases(pretrained, control, fires):
     issues = [one for one in check_design(design(sides, pretrained=pretrained)) if one.code == "PRETRAINED-ERASED"]
     assert bool(issues) == fires
     if fires:
-        assert issues[0].severity == "warn"
-        assert "treated keeps the row spaces that pretraining found and control erases them" in str(issues[0].message)
+        assert issues[0].severity == "note"
+        assert "row spaces that pretraining found are kept by treated and erased by control" in str(issues[0].message)
         pair = check_design(design(sides, pretrained=True, pairs=(("treated", "control"),)))
         assert ("PRETRAINED-ERASED", "invalid") in {(one.code, one.severity) for one in pair}
 
@@ -428,6 +470,10 @@ def test_shipped_studies(name):
     assert all(arm in study.arms for one in issues for arm in one.arms)
     invalid = {one.code for one in issues if one.severity == "invalid"}
     assert bool(invalid) == name.endswith("-as-published")
+    warned = {one.code for one in issues if one.severity == "warn"}
+    assert warned == set() or not name.endswith("-fair"), "no warning that the design does not deserve"
+    assert ("UNTUNED" in warned) == (study.tune is None)
+    assert len({(one.severity, one.code, one.message.key) for one in issues}) == len(issues), "each cause once"
     assert planned_design(study).against == study.compare.baseline
 
 

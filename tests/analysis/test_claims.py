@@ -81,7 +81,7 @@ CASES = [
         {"results/mnli/arms/baseline/f1": "0.8341", "results/mnli/arms/oelm-freeze/f1": "0.8220"},
     ),
     ("C3", "SCALE-CONFOUND", "3.26", {"arms/oelm-random/treatment/scale": "unit"}),
-    ("C3", "PRETRAINED-ERASED", "oelm-random erases", {"arms/oelm-freeze/treatment/init": "orthogonal"}),
+    ("C3", "PRETRAINED-ERASED", "erased by oelm-random", {"arms/oelm-freeze/treatment/init": "orthogonal"}),
     (
         "C4",
         "SETTING-DIFFERS",

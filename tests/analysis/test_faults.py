@@ -5,12 +5,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from made_runs import launch, make_runs, replace_at, seal_files, study_of, write_floor
+from made_runs import (
+    keep_predictions,
+    launch,
+    make_runs,
+    make_text_runs,
+    replace_at,
+    seal_files,
+    study_of,
+    write_floor,
+)
 from oelm.analysis.checks.consistency import f1_impossible, speedup_above_ceiling
 from oelm.analysis.checks.design import check_study
 from oelm.analysis.results import load
+from oelm.runs.predictions import Predictions
+from oelm.runs.provenance import GitState
 from oelm.runs.record import AuditOutcome
 from oelm.study.cells import Cell
+
+TUNE = {"optimizer.lr": [3e-5, 1e-4, 3e-4]}
 
 
 def codes(results, severity=None):
@@ -22,15 +35,12 @@ def with_recipe(record, path, value):
     return replace_at(record, f"spec.recipe.{path}", value)
 
 
-@pytest.fixture
-def clean(tmp_path):
-    return load(make_runs(tmp_path / "clean"))
-
-
-def test_the_clean_twin_is_clean(clean):
+def test_the_clean_twin_is_clean(tmp_path):
+    """Tuned, and with an arm that shows that the task can tell."""
+    clean = load(make_runs(tmp_path, study_of(tune=TUNE), accuracy={"oelm-freeze": 0.8}))
     assert clean.checks == []
     assert clean.excluded == ()
-    assert all(one.verdict != "invalid" for one in clean.comparisons.values())
+    assert [one.verdict for one in clean.comparisons.values()] == ["equivalent", "worse"]
 
 
 def only(arm, change):
@@ -116,9 +126,60 @@ def test_2_other_data_block(tmp_path):
     assert results.comparisons["freeze-only"].verdict == "invalid"
 
 
-# 3 ---------------------------------------------------------------------------------------------------------------
+def resumed(record, **parts):
+    """The record of a cell that was started somewhere else, and resumed where the others were trained."""
+    return replace(record, launches=(launch(**parts), launch(step=50)))
 
-TUNE = {"optimizer.lr": [3e-5, 1e-4, 3e-4]}
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("versions", {"torch": "2.12.0"}),
+        ("oelm", "0.0.9"),
+        ("python", "3.12.1"),
+        ("code", GitState(commit="1" * 40, dirty=False)),
+        ("processes", 2),
+        ("device", "cuda"),
+    ],
+)
+def test_2_resumed_with_something_else(tmp_path, name, value):
+    def moved(cell, record):  # in all arms alike, so no difference between them shows it
+        return resumed(record, **{name: value}) if cell.seed == 0 else record
+
+    results = load(make_runs(tmp_path, change=moved))
+    (found,) = [issue for issue in results.checks if issue.code == "SETTING-DIFFERS"]
+    assert found.severity == "warn"
+    assert found.places == ("baseline/seed-0", "freeze-only/seed-0", "oelm-freeze/seed-0")
+    named = {"code": "commit", "versions": "versions.torch"}.get(name, name)
+    assert f"resumed with something else: {named}: " in str(found.message)
+
+
+def test_2_resumed_with_the_same(tmp_path):
+    results = load(make_runs(tmp_path, change=lambda cell, record: resumed(record, host="another", time="later")))
+    assert not codes(results) & {"SETTING-DIFFERS", "DIRTY-CODE"}
+
+
+@pytest.mark.parametrize(("path", "value"), [("provenance.oelm", "0.0.9"), ("provenance.python", "3.12.1")])
+def test_2_another_oelm_or_python_in_one_arm(tmp_path, path, value):
+    results = load(make_runs(tmp_path, change=only("freeze-only", lambda record: replace_at(record, path, value))))
+    (found,) = [issue for issue in results.checks if issue.code == "SETTING-DIFFERS"]
+    assert (found.where, found.severity) == ("freeze-only", "warn")
+    assert f"{value} | " in str(found.message)
+
+
+@pytest.mark.parametrize("at", ["end", "start"])
+def test_2_code_that_no_commit_has(tmp_path, at):
+    dirty = GitState(commit="0" * 40, dirty=True)
+
+    def changed(record):
+        return replace_at(record, "provenance.code", dirty) if at == "end" else resumed(record, code=dirty)
+
+    results = load(make_runs(tmp_path, change=only("freeze-only", changed)))
+    (found,) = [issue for issue in results.checks if issue.code == "DIRTY-CODE"]
+    assert (found.severity, found.arms, len(found.places)) == ("warn", ("freeze-only",), 5)
+
+
+# 3 ---------------------------------------------------------------------------------------------------------------
 
 
 def test_3_one_arm_tuned_and_the_other_not(tmp_path):
@@ -131,10 +192,8 @@ def test_3_one_arm_tuned_and_the_other_not(tmp_path):
 
     unfair = load(make_runs(tmp_path / "unfair", study, change=untuned))
     found = [issue for issue in unfair.checks if issue.code == "TUNING-UNEQUAL"]
-    assert {issue.where for issue in found} == {"baseline", "freeze-only", "oelm-freeze"}
-    assert [str(issue.message) for issue in found if issue.where != "baseline"] == [
-        "3 tuning runs for this arm, no tuning for baseline: more tries find better settings by luck alone"
-    ] * 2
+    assert [issue.places for issue in found] == [("freeze-only", "oelm-freeze")]
+    assert all("3 tuning runs for this arm, no tuning for baseline" in str(issue.message) for issue in found)
     assert all(one.verdict == "invalid" for one in unfair.comparisons.values())
 
 
@@ -248,17 +307,68 @@ def test_5_a_baseline_at_chance(tmp_path):
 
 def test_5_a_treated_arm_at_chance_is_a_result(tmp_path):
     results = load(make_runs(tmp_path, accuracy={"oelm-freeze": 0.5}))
-    assert codes(results) == {"COLLAPSED"}
+    assert codes(results) == {"COLLAPSED", "UNTUNED"}
     assert results.comparisons["oelm-freeze"].verdict == "worse"
 
 
-@pytest.mark.parametrize(("floor", "fires"), [(0.92, True), (0.80, False)])
-def test_5_a_baseline_below_a_bag_of_words(tmp_path, floor, fires):
-    runs = make_runs(tmp_path, accuracy={"oelm-freeze": 0.95})
+EDGE = {"optimizer.lr": [1e-4, 3e-5], "seeds": [100]}  # two values are all edge
+
+
+@pytest.mark.parametrize(
+    ("floor", "tune", "severity"),
+    [
+        (0.94, None, "invalid"),
+        (0.94, EDGE, "invalid"),
+        (0.94, TUNE, "warn"),  # as good as it gets
+        (0.9015, None, "warn"),  # by chance, perhaps
+        (0.9015, TUNE, "warn"),
+        (0.80, None, None),
+        (0.80, TUNE, None),
+    ],
+)
+def test_5_a_baseline_below_a_bag_of_words(tmp_path, floor, tune, severity):
+    study = study_of(tune=tune) if tune else study_of()
+    runs = make_runs(tmp_path, study, accuracy={"freeze-only": 0.97, "oelm-freeze": 0.97})
     write_floor(runs, accuracy=floor)
     results = load(runs)
-    assert ("BELOW-SIMPLE-BASELINE" in codes(results)) == fires
-    assert results.comparisons["oelm-freeze"].verdict == ("invalid" if fires else "better")
+    found = [issue for issue in results.checks if issue.code == "BELOW-SIMPLE-BASELINE"]
+    assert [(issue.severity, issue.arms) for issue in found] == ([(severity, ("baseline",))] if severity else [])
+    one = results.comparisons["oelm-freeze"]
+    assert one.verdict == ("invalid" if severity == "invalid" else "better")
+    said = "not known to do better than a simple model without attention: baseline" in str(one)
+    assert said == (severity == "warn"), "a warning is in the sentence itself"
+    assert all(("nor certainly worse" in str(issue.message)) == (floor < 0.91) for issue in found)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_5_what_the_simple_model_has_right_makes_it_certain(tmp_path, paired):
+    """1.5 points below: within chance of 2,000 examples, but not where both err on the same ones."""
+    runs = make_runs(tmp_path)
+    results = load(runs)
+    right = results.predictions(Cell(arm="baseline", seed=0)).scores("accuracy") > 0
+    right[np.flatnonzero(~right)[:30]] = True
+    write_floor(runs, accuracy=float(right.mean()), right=right if paired else None)
+    (found,) = [one for one in load(runs).checks if one.code == "BELOW-SIMPLE-BASELINE" and "baseline" in one.arms]
+    assert found.severity == ("invalid" if paired else "warn")
+
+
+def test_5_a_treated_arm_below_a_bag_of_words_is_a_result(tmp_path):
+    runs = make_runs(tmp_path, accuracy={"baseline": 0.95, "freeze-only": 0.95, "oelm-freeze": 0.85})
+    write_floor(runs, accuracy=0.9)
+    results = load(runs)
+    (found,) = [one for one in results.checks if one.code == "BELOW-SIMPLE-BASELINE"]
+    assert (found.severity, found.arms) == ("warn", ("oelm-freeze",))
+    assert results.comparisons["oelm-freeze"].verdict == "worse"
+    assert "without attention: oelm-freeze" in str(results.comparisons["oelm-freeze"])
+    assert "without attention" not in str(results.comparisons["freeze-only"])
+
+
+@pytest.mark.parametrize(("floor", "severity"), [(9.0, "invalid"), (9.99, "warn"), (11.0, None)])
+def test_5_a_language_model_below_bigrams(tmp_path, floor, severity):
+    runs = make_text_runs(tmp_path, perplexity={"freeze-only": 8.0, "oelm-freeze": 8.0})
+    write_floor(runs, perplexity=floor)
+    found = [one for one in load(runs).checks if one.code == "BELOW-SIMPLE-BASELINE"]
+    assert [one.severity for one in found] == ([severity] if severity else [])
 
 
 def test_5_a_final_far_below_its_best(tmp_path):
@@ -271,7 +381,7 @@ def test_5_a_final_far_below_its_best(tmp_path):
 
     results = load(make_runs(tmp_path, change=only("baseline", fallen)))
     found = [issue for issue in results.checks if issue.code == "FINAL-BELOW-BEST"]
-    assert len(found) == 5
+    assert [len(issue.places) for issue in found] == [5]
     assert "0.6900" in str(found[0].message)
     assert "0.7800" in str(found[0].message)
 
@@ -291,7 +401,7 @@ def test_6_a_schedule_that_does_nothing(tmp_path):
 def test_6_clipping_that_does_nothing_or_everything(tmp_path, clip, code):
     study = study_of()
     recipe = {**study.to_dict()["recipe"], "max_grad_norm": clip}
-    assert codes(load(make_runs(tmp_path, study_of(recipe=recipe)))) == {code}
+    assert code in codes(load(make_runs(tmp_path, study_of(recipe=recipe))), "note")
 
 
 def test_6_a_last_step_that_is_not_measured(tmp_path):
@@ -329,6 +439,27 @@ def test_7_an_accuracy_that_is_no_count(tmp_path):
         return replace(record, evaluations=rows)
 
     assert "GRIM" in codes(load(make_runs(tmp_path, change=only("baseline", rounded))))
+
+
+@pytest.mark.parametrize("kept", [0, 1999, 2000])
+def test_7_predictions_that_are_missing(tmp_path, kept):
+    runs = make_runs(tmp_path)
+    place = runs / "freeze-only" / "seed-1"
+    whole = load(runs).predictions(Cell(arm="freeze-only", seed=1))
+    part = {name: values[:kept] for name, values in vars(whole).items() if values is not None}
+    keep_predictions(place, Predictions(**part))
+    found = [one for one in load(runs).checks if one.message.key == "predictions-missing"]
+    assert [(one.code, one.severity, one.where) for one in found] == (
+        [("NOT-REPRODUCED", "warn", "freeze-only/seed-1")] if kept < 2000 else []
+    )
+
+
+def test_7_predictions_that_were_deleted(tmp_path):
+    runs = make_runs(tmp_path)
+    for seed in range(5):
+        (runs / "freeze-only" / f"seed-{seed}" / "predictions.parquet").unlink()
+    (found,) = [one for one in load(runs).checks if one.code == "NOT-REPRODUCED"]
+    assert (found.severity, found.arms, len(found.places)) == ("warn", ("freeze-only",), 5)
 
 
 # 8 ---------------------------------------------------------------------------------------------------------------
@@ -381,6 +512,22 @@ def test_9_arms_of_a_seed_that_did_not_start_alike(tmp_path, path):
     assert codes(results, "invalid") == {"UNPAIRED"}
     assert results.comparisons["oelm-freeze"].verdict == "invalid"
     assert results.comparisons["freeze-only"].verdict == "equivalent"
+
+
+@pytest.mark.parametrize("missing", ["one", "both"])
+def test_9_hashes_that_are_missing(tmp_path, missing):
+    """Two that nobody knows are not the same."""
+    arms = ("baseline", "oelm-freeze") if missing == "both" else ("oelm-freeze",)
+
+    def unknown(cell, record):
+        return replace(record, batches=None) if cell.arm in arms and cell.seed == 1 else record
+
+    results = load(make_runs(tmp_path, change=unknown))
+    (found,) = [issue for issue in results.checks if issue.code == "UNPAIRED"]
+    assert found.severity == "invalid"
+    assert "seed 1: the hashes of batches are missing" in str(found.message)
+    assert results.comparisons["oelm-freeze"].verdict == "invalid"
+    assert (results.comparisons["freeze-only"].verdict == "invalid") == (missing == "both")
 
 
 # 10 --------------------------------------------------------------------------------------------------------------

@@ -110,6 +110,22 @@ def test_counts_its_cells(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_says_why_its_margin_is_that(path):
+    compare = load_study(path).compare
+    assert compare.min_effect is not None
+    assert len(compare.because.split()) > 5
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=name_of)
+def test_the_fair_grid_reaches_beyond_the_published_learning_rates(path):
+    published = load_study(path)
+    grid = load_study(path.stem.replace("as-published", "fair")).tune.grid["optimizer.lr"]
+    rates = {resolve_cell(published, cell).recipe.optimizer.lr for cell in compared_cells(published)}
+    assert rates <= set(grid)
+    assert max(grid) > max(rates)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_names_of_arms_mean_the_same_everywhere(path):
     study = load_study(path)
     scratch = study.recipe.model.name == "oelm-gpt"

@@ -28,6 +28,7 @@ from oelm.runs.simple_baseline import (
     SIMPLE_BASELINE_FILE,
     SimpleBaseline,
     find_simple_baseline,
+    pack_answers,
     read_simple_baselines,
 )
 from oelm.train import simple_baseline
@@ -91,7 +92,9 @@ def test_labels_that_nothing_tells_are_not_learned(tmp_path):
         validation={"text": texts[600:], "label": labels[600:]},
     )
     baseline = train_simple_baseline(*made(SST2, folder))
-    assert abs(baseline.splits["validation"]["accuracy"] - 0.5) < 0.1
+    accuracy = baseline.splits["validation"]["accuracy"]
+    assert abs(accuracy - 0.5) < 0.1
+    assert baseline.answers("validation", 600).mean() == pytest.approx(accuracy), "answer by answer"
 
 
 def test_the_majority_is_that_of_the_training_rows(tmp_path):
@@ -283,11 +286,20 @@ GOOD = SimpleBaseline(
     tokenizer=None,
     splits={"validation": {"accuracy": 0.8}},
     majority={"validation": 0.5},
+    right={"validation": "a0"},
     classes=2,
     kind="bigrams",
     rows=3,
     capped=False,
 )
+
+
+def test_which_answers_are_right_comes_back():
+    right = np.random.default_rng(0).random(21) < 0.7
+    kept = replace(GOOD, right={"validation": pack_answers(right), "empty": ""})
+    assert (kept.answers("validation", 21) == right).all()
+    assert kept.answers("validation", 30) is None, "of another split"
+    assert kept.answers("test", 21) is kept.answers("empty", 0) is None
 
 
 def file_of(*baselines, version=SIMPLE_BASELINE_FILE.format):
@@ -309,6 +321,8 @@ def file_of(*baselines, version=SIMPLE_BASELINE_FILE.format):
         (file_of(GOOD.__dict__ | {"splits": {"a": {"accuracy": 1.3}}}), "accuracy is 1.3"),
         (file_of(GOOD.__dict__ | {"splits": {"a": {"accuracy": math.nan}}}), "accuracy is nan"),
         (file_of(GOOD.__dict__ | {"majority": {"a": -5}}), "majority.a"),
+        (file_of(GOOD.__dict__ | {"right": {"a": "no"}}), "right.a"),
+        (file_of(GOOD.__dict__ | {"right": {"a": "abc"}}), "right.a"),
         (file_of(GOOD.__dict__ | {"more": 1}), "more"),
     ],
 )

@@ -32,7 +32,7 @@ class Side:
     tuned: Mapping[str, Mapping[int, Value]] = field(default_factory=dict)
     """What the tuning has chosen, by path and seed."""
     trials: int | None = None
-    """How many trainings the settings of a cell were chosen from."""
+    """How many trainings the settings of a cell were chosen from; 1 without tuning."""
     seeds: tuple[int, ...] | None = None
     head_norm: float | None = None
     """Mean Frobenius norm of a head's block at the start."""
@@ -77,7 +77,7 @@ def planned_design(study: Study) -> Design:
             settings=settings_of(apply_overrides(study.recipe, arm.overrides)),
             declared=frozenset(arm.overrides),
             grid=None if tune is None else {path: tuple(values) for path, values in tune.grid.items()},
-            trials=None if tune is None else _trials(tune.grid, len(tune.seeds or ()) or 1),
+            trials=1 if tune is None else _trials(tune.grid, len(tune.seeds or ()) or 1),
             seeds=study.seeds,
         )
     return Design(

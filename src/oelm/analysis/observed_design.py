@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from oelm.analysis.design import Design, Side, hypothesis_pairs, is_pretrained, model_width, settings_of
 from oelm.analysis.evidence import judged_values
 from oelm.analysis.results import Results, finite_number
-from oelm.runs.record import Record
+from oelm.runs.provenance import Provenance
+from oelm.runs.record import Launch, Record
 from oelm.study.cells import Cell, is_nested
 from oelm.study.study import Value
 
@@ -29,7 +30,7 @@ def observed_design(results: Results) -> Design:
             declared=frozenset(study.arms[name].overrides),
             grid=_grid(trials) if study.tune is not None else None,
             tuned=results.tuned(name),
-            trials=_trials(trials, is_nested(study)) if study.tune is not None else None,
+            trials=_trials(trials, is_nested(study)) if study.tune is not None else 1,
             seeds=tuple(results.values(name, study.compare.metric)),
             head_norm=_mean_norm(first),
             logit_spread=_mean_spread(first),
@@ -70,21 +71,29 @@ def merge_seeds(values: Mapping[int, object]) -> object:
 
 
 def _surroundings(record: Record) -> dict[str, object]:
-    """What a cell was trained on and with, beside its recipe. Of one that was started more than once, everywhere."""
-    facts, data = record.provenance, record.data
-    found: dict[str, object] = {
+    """What a cell was trained on and with, beside its recipe. Of one that was started more than once, at last."""
+    data = record.data
+    return {
         "steps": record.steps,
         "data": data.data if data is not None else None,
         "tokenizer": data.tokenizer if data is not None else None,
-        "commit": facts.code.commit if facts.code is not None else None,
-        "cpu": facts.cpu,
-        "gpu": facts.gpu,
+        "cpu": record.provenance.cpu,
+        "gpu": record.provenance.gpu,
+        "processes": record.processes and record.processes.number,
+        **_started_with(record.provenance),
     }
-    last = {"device": facts.device, "threads": facts.threads, "processes": record.processes and record.processes.number}
-    for name, value in last.items():
-        named = list(dict.fromkeys(str(getattr(launch, name)) for launch in record.launches))
-        found[name] = " + ".join(named) if len(named) > 1 else value
-    return found | {f"versions.{package}": version for package, version in facts.versions.items()}
+
+
+def all_starts(record: Record) -> list[dict[str, object]]:
+    """What a cell was trained with at every start, the last one last."""
+    starts = [{**_started_with(launch), "processes": launch.processes} for launch in record.launches]
+    return starts or [_started_with(record.provenance)]
+
+
+def _started_with(start: Launch | Provenance) -> dict[str, object]:
+    found = {"oelm": start.oelm, "commit": start.code and str(start.code), "python": start.python}
+    versions = {f"versions.{package}": version for package, version in start.versions.items()}
+    return {**found, "device": start.device, "threads": start.threads, **versions}
 
 
 def _trials(trials: list[Cell], nested: bool) -> int:

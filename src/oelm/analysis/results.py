@@ -191,14 +191,16 @@ class Results:
     @cached_property
     def checks(self) -> Issues:
         """What the checks found, the worst first."""
+        from oelm.analysis.checks.assay import check_assay
         from oelm.analysis.checks.registry import Issues, by_severity
         from oelm.analysis.stats.timed_pairs import check_timed
 
-        return Issues(by_severity([*self.checks_of_records, *check_timed(self.bench, self.compared)]))
+        of_verdicts = [*check_timed(self.bench, self.compared), *check_assay(self)]
+        return Issues(by_severity([*self.checks_of_records, *of_verdicts]))
 
     @cached_property
     def checks_of_records(self) -> Issues:
-        """Of these what the records gave reason for; the rest is about the bench."""
+        """Of these what the records gave reason for; the rest is about the bench and the verdicts themselves."""
         from oelm.analysis.checks.design import check_results
         from oelm.analysis.checks.registry import Issues
 

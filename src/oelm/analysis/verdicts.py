@@ -264,7 +264,15 @@ def _judged(one: Comparison) -> Comparison:
         margin=one.shown(one.margin),
         why=why,
     )
-    return replace(one, verdict=verdict, message=with_lacks(message, one.lacks))
+    said = _with_warning(message, one) if verdict != "invalid" else message
+    return replace(one, verdict=verdict, message=with_lacks(said, one.lacks))
+
+
+def _with_warning(verdict: Message, one: Comparison) -> Message:
+    """A verdict that says which of the two is not known to do better than a model without attention."""
+    weak = [found for found in one.issues if (found.code, found.severity) == ("BELOW-SIMPLE-BASELINE", "warn")]
+    arms = tuple(arm for arm in (one.against, one.arm) if any(arm in found.arms for found in weak))
+    return Message("verdict-below-simple", verdict=verdict, arms=arms) if arms else verdict
 
 
 def with_lacks(verdict: Message, lacks: tuple[str, ...]) -> Message:

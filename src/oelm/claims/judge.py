@@ -176,7 +176,7 @@ def _check_table(name: str, table: ResultTable, claim: Claim) -> Iterator[Issue]
     for arm, row in table.arms.items():
         where = f"{name}, {arm}"
         for found in _check_row(row, table, is_baseline=arm == claim.against):
-            yield replace(found, where=where, arms=(arm,))
+            yield replace(found, places=(where,), about=((arm,),))
         given = claim.arms.get(arm)
         roles = len(given.treatment.frozen_roles) if given and given.treatment else 0
         if base is None or claim.against is None or not roles:

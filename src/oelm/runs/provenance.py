@@ -56,6 +56,9 @@ class GitState:
     dirty: bool
     """Whether files differ from the commit."""
 
+    def __str__(self) -> str:
+        return f"{self.commit}{'-dirty' if self.dirty else ''}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:

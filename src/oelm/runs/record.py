@@ -13,7 +13,7 @@ from oelm.runs.cell_start import CellStart
 from oelm.runs.files import FileDigest, FileType
 from oelm.runs.layout import RECORD, Status
 from oelm.runs.lease import Lease
-from oelm.runs.provenance import PeakMemory, Provenance
+from oelm.runs.provenance import GitState, PeakMemory, Provenance
 from oelm.study.cells import CellSpec
 
 Which = Literal["final", "best"]
@@ -76,6 +76,12 @@ class Launch:
     """How many trained it together."""
     versions: dict[str, str | None]
     """By package."""
+    oelm: str
+    """Its version."""
+    code: GitState | None
+    """Of oelm's own source, where it is a working copy."""
+    python: str
+    """Its version."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from oelm.facts import Count, Share, TaskFacts
@@ -27,6 +29,9 @@ class SimpleBaseline:
     """By test split and metric."""
     majority: dict[str, Share]
     """By test split: the accuracy of always predicting the most frequent class of the training rows."""
+    right: dict[str, Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")]]
+    """By test split: a bit for every example, in hexadecimal, whether its class is predicted; none for language
+    modeling."""
     classes: Annotated[int, Field(gt=0)] | None
     """How many there are; None for language modeling."""
     kind: str
@@ -40,6 +45,15 @@ class SimpleBaseline:
         for metrics in self.splits.values():
             check_ranges(metrics)
 
+    def answers(self, split: str, examples: int) -> NDArray[np.float64] | None:
+        """1 for every example that it has right, 0 for the others; None where that is not kept of all of them."""
+        bits = np.frombuffer(bytes.fromhex(self.right.get(split, "")), dtype=np.uint8)
+        return np.unpackbits(bits, count=examples).astype(np.float64) if len(bits) == -(-examples // 8) > 0 else None
+
+
+def pack_answers(right: NDArray[np.bool_]) -> str:
+    return np.packbits(right).tobytes().hex()
+
 
 @dataclass(frozen=True, kw_only=True)
 class SimpleBaselines:
@@ -48,7 +62,7 @@ class SimpleBaselines:
 
 
 SIMPLE_BASELINE_FILE = FileType(
-    SIMPLE_BASELINE, SimpleBaselines, format=2, hint="remove it; oelm run makes it again", has_checksum=True
+    SIMPLE_BASELINE, SimpleBaselines, format=3, hint="remove it; oelm run makes it again", has_checksum=True
 )
 
 

@@ -120,7 +120,7 @@ def resolve_cell(study: Study, cell: Cell, tuned: Point | None = None) -> CellSp
         treatment=arm.treatment,
         overrides=arm.overrides,
         recipe=recipe,
-        compare=study.compare,
+        compare=replace(study.compare, because=None),  # words change no cell
     )
 
 

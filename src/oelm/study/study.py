@@ -42,6 +42,8 @@ class Compare(ForbidExtra):
     min_effect: float | None = None
     """The smallest effect of interest: a smaller difference would not matter, even if it were certain. Of a perplexity
     it is relative: 0.05 is 5 %; of a loss it is in nats."""
+    because: str | None = None
+    """Why it is that, in words."""
 
     @property
     def margin(self) -> float | None:

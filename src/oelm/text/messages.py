@@ -59,13 +59,27 @@ class _Number(float):
         return format(float(self), spec or "g") if not math.isnan(self) else DASH
 
 
+class _Several:
+    """Several values in a sentence: listed; numbers that the sentence has a format for, from the least to the most."""
+
+    def __init__(self, values: tuple[MessageValue, ...], lang: Lang) -> None:
+        self._values, self._lang = values, lang
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return _list(self._values, self._lang)
+        numbers = [_Number(value) for value in self._values if isinstance(value, int | float)]
+        low, high = (format(pick(numbers), spec) for pick in (min, max))
+        return low if low == high else say("from-to", low=low, high=high)[self._lang]
+
+
 def _in(lang: Lang, value: MessageValue) -> object:
     if isinstance(value, Message):
         return translate(value)[lang]
     if isinstance(value, Text):
         return value[lang]
     if isinstance(value, tuple):
-        return _list(value, lang)
+        return _Several(value, lang)
     return _Number(value) if type(value) is float else value
 
 

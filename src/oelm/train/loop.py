@@ -405,6 +405,9 @@ class Loop:
             threads=facts.threads,
             processes=self.group.world_size,
             versions=facts.versions,
+            oelm=facts.oelm,
+            code=facts.code,
+            python=facts.python,
         )
         self.state = replace(self.state, launches=(*self.state.launches, launch))
 

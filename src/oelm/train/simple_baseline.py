@@ -21,6 +21,7 @@ from oelm.data.tokenize import TokenizedTask, Windows
 from oelm.runs.simple_baseline import (
     SimpleBaseline,
     find_simple_baseline,
+    pack_answers,
     read_simple_baselines,
     write_simple_baselines,
 )
@@ -67,11 +68,13 @@ def _of_classes(prepared: TokenizedTask, reading: SplitReader) -> SimpleBaseline
     predict = _fit(train)
     reported = {name: tables[f"test-{name}"] for name in prepared.test}
     labels = {name: table["label"].to_numpy() for name, table in reported.items()}
+    predicted = {name: predict(table) for name, table in reported.items()}
     return SimpleBaseline(
         data=prepared.facts.data,
         tokenizer=None,
-        splits={name: class_metrics(labels[name], predict(table), task) for name, table in reported.items()},
+        splits={name: class_metrics(labels[name], predicted[name], task) for name in reported},
         majority={name: float((classes == frequent).mean()) for name, classes in labels.items()},
+        right={name: pack_answers(labels[name] == predicted[name]) for name in reported},
         classes=len(task.labels),
         kind="tf-idf + logistic regression",
         rows=train.num_rows,
@@ -139,6 +142,7 @@ def _of_text(prepared: TokenizedTask) -> SimpleBaseline:
         tokenizer=prepared.facts.tokenizer,
         splits=splits,
         majority={},
+        right={},
         classes=None,
         kind="bigrams",
         rows=len(train),

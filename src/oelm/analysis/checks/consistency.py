@@ -403,7 +403,7 @@ def check_record(record: Record, *, where: str = "", arm: str = "") -> list[Issu
         accuracy, macro, binary = (_nine(row.get(name)) for name in ("accuracy", "macro_f1", "f1"))
         if accuracy is not None:
             found = _measured_issues(examples, accuracy, macro, binary)
-            issues += [replace(one, **at) for one in found]
+            issues += [replace(one, places=(where,), about=(at["arms"],)) for one in found]
     counts = record.counts
     treatment = record.spec.treatment
     is_frozen = treatment.freeze == "qk" and treatment.unfreeze is None

@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from oelm.analysis.checks.registry import Issue, Severity, by_severity, issue
 from oelm.analysis.design import Design, Side, planned_design
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 LR = "optimizer.lr"
 # Where things were run. It changes no result on purpose, so it is said and does not block.
-SURROUNDINGS = ("commit", "device", "cpu", "gpu", "threads", "host", "versions", "processes")
+SURROUNDINGS = ("oelm", "commit", "python", "device", "cpu", "gpu", "threads", "host", "versions", "processes")
 # Sections that are one choice: who declares a part of it declares what becomes of the rest.
 _ONE_CHOICE = ("budget", "data.tokenizer")
 # Inits that keep what a pretrained head looks at: its row space.
@@ -57,7 +58,7 @@ def check_results(results: Results, *, pair: tuple[str, str] | None = None) -> l
 
 
 def check_design(design: Design) -> list[Issue]:
-    rules = (_settings, _tuning, _factors, _scales, _erased, _baseline, _seeds, _split)
+    rules = (_settings, _tuning, _untuned, _factors, _scales, _erased, _baseline, _seeds, _split)
     return by_severity(found for rule in rules for found in rule(design))
 
 
@@ -99,7 +100,7 @@ def _settings(design: Design) -> Iterator[Issue]:
                 path for path in rest if path != LR and (path.split(".")[0] in SURROUNDINGS) == (severity == "warn")
             ]
             if named:
-                what = tuple(
+                settings = tuple(
                     Message(
                         "differing-setting",
                         path=path,
@@ -114,7 +115,7 @@ def _settings(design: Design) -> Iterator[Issue]:
                     arms=(arm, against),
                     severity=severity,
                     against=against,
-                    what=what,
+                    settings=settings,
                     declared=_declared(one, other, named),
                 )
 
@@ -166,25 +167,68 @@ def _tuning(design: Design) -> Iterator[Issue]:
                 other=_trials(other),
             )
     for side in design.sides.values():
-        for path, chosen in side.tuned.items():
-            grid = [x for x in (side.grid or {}).get(path, ()) if isinstance(x, int | float)]
-            for value in sorted({x for x in chosen.values() if isinstance(x, int | float)}) if grid else ():
-                edge, number = at_edge(float(value), grid), list(chosen.values()).count(value)
-                if edge is not None:
-                    yield issue(
-                        "TUNING-UNEQUAL",
-                        where=side.name,
-                        arms=(side.name,),
-                        # One seed may end there by chance.
-                        severity="warn" if 2 * number >= len(chosen) else "note",
-                        key="tuning-edge",
-                        path=path,
-                        value=_plain(value),
-                        edge=Message(f"edge-{edge}"),
-                        grid=tuple(grid),
-                        number=number,
-                        seeds=len(chosen),
-                    )
+        for path, at in edges(side).items():
+            yield issue(
+                "TUNING-UNEQUAL",
+                where=side.name,
+                arms=(side.name,),
+                severity="warn" if at.is_usual else "note",
+                key="tuning-edge",
+                path=path,
+                value=_plain(at.value),
+                edge=Message(f"edge-{at.edge}"),
+                grid=tuple(_numbers(side, path)),
+                number=at.number,
+                seeds=at.seeds,
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtEdge:
+    """Where seeds have chosen the lowest or highest value of a grid."""
+
+    value: float
+    edge: Literal["lowest", "highest"]
+    number: int
+    """Of seeds that have chosen it."""
+    seeds: int
+    """Of all."""
+
+    @property
+    def is_usual(self) -> bool:
+        """One seed of several may end there by chance."""
+        return 2 * self.number >= self.seeds
+
+
+def edges(side: Side) -> dict[str, AtEdge]:
+    """By path: the edge of the grid that most of its seeds have chosen, of those that have chosen one."""
+    found = {}
+    for path, chosen in side.tuned.items():
+        grid = _numbers(side, path)
+        counts = Counter(float(value) for value in chosen.values() if isinstance(value, int | float)) if grid else {}
+        for value, number in sorted(counts.items(), key=lambda item: item[1]):
+            edge = at_edge(value, grid)
+            if edge is not None:
+                found[path] = AtEdge(value=value, edge=edge, number=number, seeds=len(chosen))
+    return found
+
+
+def _numbers(side: Side, path: str) -> list[float]:
+    """What was tried of a setting that is a number."""
+    return [value for value in (side.grid or {}).get(path, ()) if isinstance(value, int | float)]
+
+
+def is_untuned(side: Side) -> bool:
+    """Whether it is known to have been given the one learning rate that it has."""
+    return side.trials is not None and LR not in (side.grid or {})
+
+
+def _untuned(design: Design) -> Iterator[Issue]:
+    """If only some of them are tuned, that is `TUNING-UNEQUAL`."""
+    sides = [design.sides[name] for name in dict.fromkeys(name for pair in design.compared for name in pair)]
+    rates = dict.fromkeys(_plain(side.settings[LR]) for side in sides if LR in side.settings)
+    if rates and all(map(is_untuned, sides)):
+        yield issue("UNTUNED", rates=tuple(rates))
 
 
 def _trials(side: Side) -> Message:
@@ -199,21 +243,23 @@ def _trials(side: Side) -> Message:
 def _factors(design: Design) -> Iterator[Issue]:
     """Init, scale and freeze changed at once, with no arm in between to tell them apart."""
     base = design.sides.get(design.against)
-    if base is None or base.treatment is None:
+    if base is None or base.treatment is None or base.treatment.init != "keep":  # a treated baseline is another fault
         return
-    kinds = {name: _changed(side.treatment, base.treatment) for name, side in design.sides.items() if side.treatment}
+    treatments = {name: side.treatment for name, side in design.sides.items() if side.treatment is not None}
+    kinds = {name: _changed(treatment, base.treatment) for name, treatment in treatments.items()}
+    pairs = itertools.combinations(treatments.values(), 2)
+    told_apart = {factor for pair in pairs if len(found := _changed(*pair)) == 1 for factor in found}
     for name, changed in kinds.items():
         between = [other for other, fewer in kinds.items() if fewer and fewer < changed]
         if len(changed) < 2 or between:
             continue
-        treatment = design.sides[name].treatment
-        assert treatment is not None
         yield issue(
             "MANY-FACTORS",
             where=name,
             arms=(name, design.against),
+            severity="note" if len(changed - told_apart) < 2 else "warn",  # two other arms differ in it alone
             factors=tuple(sorted(changed)),
-            missing=_between(treatment, base.treatment, changed),
+            missing=_between(treatments[name], base.treatment, changed),
         )
 
 
@@ -225,10 +271,9 @@ def _between(treatment: Treatment, base: Treatment, changed: frozenset[str]) -> 
     return f"{{init: {init}, {'' if scale is None else f'scale: {scale}, '}freeze: {freeze}}}"
 
 
-def _changed(treatment: Treatment | None, base: Treatment) -> frozenset[str]:
-    assert treatment is not None
+def _changed(treatment: Treatment, base: Treatment) -> frozenset[str]:
     changed = {name for name in ("init", "freeze") if getattr(treatment, name) != getattr(base, name)}
-    if "init" in changed and treatment.init != "keep" and treatment.scale != "match":
+    if (treatment.scale or "match") != (base.scale or "match"):  # weights that are kept keep their scale
         changed.add("scale")
     return frozenset(changed)
 
@@ -247,8 +292,8 @@ def _controls(design: Design) -> Iterator[tuple[Side, Side]]:
 
 
 def _severity(design: Design, one: Side, other: Side) -> Severity:
-    """Two arms that nobody compares are still read side by side."""
-    return "invalid" if _are_compared(design, one, other) else "warn"
+    """Two arms that nobody compares may still be read side by side."""
+    return "invalid" if _are_compared(design, one, other) else "note"
 
 
 def _are_compared(design: Design, one: Side, other: Side) -> bool:
@@ -268,8 +313,10 @@ def _scales(design: Design) -> Iterator[Issue]:
         if factor is None:
             scale, other = treated.treatment.scale, control.treatment.scale
             if scale != (other or "match"):
-                scales: dict[str, Any] = {"scale": str(scale), "other": str(other or "keep")}
-                yield issue("SCALE-CONFOUND", **at, severity="warn", key="scale-unknown", **scales)
+                what = f"{scale} | {other or 'keep'}"
+                yield issue(
+                    "SCALE-CONFOUND", **at, severity="warn" if compared else "note", key="scale-unknown", what=what
+                )
         elif not 1 / _SAME_SCALE <= factor <= _SAME_SCALE:
             severity = _severity(design, treated, control)
             yield issue("SCALE-CONFOUND", **at, severity=severity, factor=measured or factor, **names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from oelm.message import Message, MessageValue
@@ -19,6 +19,7 @@ CHECKS: dict[str, Severity] = {
     "SETTING-DIFFERS": "invalid",
     "TUNING-UNEQUAL": "invalid",
     "TUNING-NOISE": "warn",
+    "UNTUNED": "warn",
     "MANY-FACTORS": "warn",
     "SCALE-CONFOUND": "invalid",
     "PRETRAINED-ERASED": "invalid",
@@ -38,6 +39,10 @@ CHECKS: dict[str, Severity] = {
     "DIVERGED": "warn",
     "INCOMPLETE": "warn",
     "NOT-REPRODUCED": "invalid",
+    "DIRTY-CODE": "warn",
+    "FEW-EXAMPLES": "note",
+    "IMBALANCED": "note",
+    "NO-ASSAY": "note",
     "PADDING-TIMED": "warn",
     "FIXED-ORDER": "note",
     # of the numbers themselves
@@ -53,20 +58,30 @@ CHECKS: dict[str, Severity] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Issue:
+    """One cause, however many arms and cells it was found in."""
+
     code: str
     severity: Severity
-    where: str
-    """An arm, a cell, a field, a claim."""
-    arms: tuple[str, ...]
-    """None: the whole study. One: every comparison with it. Two: the comparison between them alone."""
+    places: tuple[str, ...]
+    """Arms, cells, fields, claims."""
+    about: tuple[tuple[str, ...], ...]
+    """Arms, for every place. None: the whole study. One: every comparison with it. Two: the one between them alone."""
     message: Message
     """What was found, as a key and its values."""
 
+    @property
+    def where(self) -> str:
+        return ", ".join(self.places)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """All that it is about; none where it is about the whole study."""
+        return tuple(dict.fromkeys(arm for arms in self.about for arm in arms)) if all(self.about) else ()
+
     def applies_to(self, arm: str, against: str) -> bool:
         """Whether it is about the comparison of these two arms."""
-        if len(self.arms) <= 1:
-            return not self.arms or self.arms[0] in (arm, against)
-        return set(self.arms) == {arm, against}
+        pair = {arm, against}
+        return any(set(arms) == pair if len(arms) > 1 else set(arms) <= pair for arms in self.about)
 
     def __str__(self) -> str:
         return f"{self.severity:<7} {self.code}  {self.where}{': ' if self.where else ''}{self.message}"
@@ -99,27 +114,52 @@ def issue(
 ) -> Issue:
     """An issue of a check; its message has the key `key`, or the code itself."""
     message = Message(key or code, **values)
-    return Issue(code=code, severity=severity or CHECKS[code], where=where, arms=arms, message=message)
+    places = (where,) if where else ()
+    return Issue(code=code, severity=severity or CHECKS[code], places=places, about=(arms,), message=message)
 
 
 def by_severity(issues: Iterable[Issue]) -> list[Issue]:
-    """Without repetitions; otherwise in the order they were raised."""
-    return sorted(dict.fromkeys(issues), key=lambda one: SEVERITIES.index(one.severity))
+    """Each cause once, with all its arms; the worst first, otherwise in the order they were raised."""
+    causes: dict[object, list[Issue]] = {}
+    for one in dict.fromkeys(issues):
+        causes.setdefault((one.severity, one.code, _cause(one, one.message)), []).append(one)
+    return sorted(map(_merged, causes.values()), key=lambda one: SEVERITIES.index(one.severity))
 
 
-def format_issues(issues: list[Issue]) -> list[str]:
-    """One issue a line; what was found alike in several places is named once."""
+def _cause(issue: Issue, message: Message) -> object:
+    """What must be the same in a message for two places to have one cause: all but numbers, arms and details."""
+    same = tuple(
+        (name, None if name == "what" or isinstance(value, int | float) or value in issue.arms else value)
+        for name, value in message.values.items()
+    )
+    return message.key, same
+
+
+def _merged(issues: list[Issue]) -> Issue:
+    first = issues[0]
+    if len(issues) == 1:
+        return first
+    values = {name: _all_values([one.message.values[name] for one in issues]) for name in first.message.values}
+    return replace(
+        first,
+        places=tuple(dict.fromkeys(place for one in issues for place in one.places)),
+        about=tuple(dict.fromkeys(arms for one in issues for arms in one.about)),
+        message=Message(first.message.key, **values),
+    )
+
+
+def _all_values(values: list[MessageValue]) -> MessageValue:
+    """One that all agree on, or all that there are."""
+    if all(value == values[0] for value in values):
+        return values[0]
+    return tuple(dict.fromkeys(one for value in values for one in (value if isinstance(value, tuple) else (value,))))
+
+
+def format_issues(issues: Iterable[Issue]) -> list[str]:
+    """One issue a line."""
     lines = []
-    for (severity, code, message), where in group_issues(issues).items():
-        named = [place for place in where if place]
-        more = f" (and {len(named) - 3} more)" if len(named) > 3 else ""
-        lines.append(f"{severity:<8}{code:<18} {', '.join(named[:3])}{more}{': ' if named else ''}{message}")
-    return lines
-
-
-def group_issues(issues: Iterable[Issue]) -> dict[tuple[Severity, str, Message], list[str]]:
-    """Where each was found, by severity, code and message."""
-    places: dict[tuple[Severity, str, Message], list[str]] = {}
     for one in issues:
-        places.setdefault((one.severity, one.code, one.message), []).append(one.where)
-    return places
+        more = f" (and {len(one.places) - 3} more)" if len(one.places) > 3 else ""
+        named = f"{', '.join(one.places[:3])}{more}{': ' if one.places else ''}"
+        lines.append(f"{one.severity:<8}{one.code:<18} {named}{one.message}")
+    return lines

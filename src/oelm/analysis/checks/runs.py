@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +22,11 @@ from oelm.analysis.checks.consistency import (
 )
 from oelm.analysis.checks.leakage import check_leakage
 from oelm.analysis.checks.registry import Issue, Severity, issue
+from oelm.analysis.checks.simple_baseline import check_simple_baseline, count_test_examples
+from oelm.analysis.observed_design import all_starts
 from oelm.analysis.results import Results, finite_number
 from oelm.errors import CellError
-from oelm.message import Message
+from oelm.message import Message, verbatim
 from oelm.metrics import find_metric
 from oelm.runs.layout import PREDICTIONS
 from oelm.runs.predictions import Predictions
@@ -36,10 +40,13 @@ _NO_LEARNING = 0.98  # of ln C
 _LITTLE = 0.1  # of the way from the commonest class to all correct
 _ONE_CLASS = 0.99  # of the predictions
 _MUCH_PADDING = 0.5
+_FEW_EXAMPLES = 100  # one answer is a point of accuracy
+_MOSTLY_ONE_CLASS = 0.8  # of the examples: no task of GLUE comes near
 
 
 def check_runs(results: Results, compared: list[tuple[str, str]]) -> list[Issue]:
-    rules = (_complete, _whole, _treated, _ended, _learned, _fell, _schedules, _clipping, _numbers, _times)
+    of_cells = (_ended, _learned, _fell, _schedules, _clipping, _numbers, _times, _started)
+    rules = (_complete, _whole, _treated, *of_cells, check_simple_baseline, _measured)
     pairs = (_paired, _order, _ceiling)
     found = [one for rule in (check_leakage, *rules) for one in rule(results)]
     return [*found, *(one for rule in pairs for one in rule(results, compared))]
@@ -109,12 +116,13 @@ def _ended(results: Results) -> Iterator[Issue]:
             yield issue("AUDIT-FAILED", where=str(cell), arms=(cell.arm,), severity="note", key="no-audit")
         if record.status == "audit-failed" or failed:
             findings = next((audit.findings for audit in failed if audit.findings), ())
-            yield issue("AUDIT-FAILED", where=str(cell), arms=(cell.arm,), what=what or findings)
+            said = tuple(map(verbatim, (what,) if what else findings))
+            yield issue("AUDIT-FAILED", where=str(cell), arms=(cell.arm,), what=said)
         elif record.status == "diverged":
             severity = _severity(results, cell.arm)
-            yield issue("DIVERGED", where=str(cell), arms=(cell.arm,), severity=severity, what=what)
+            yield issue("DIVERGED", where=str(cell), arms=(cell.arm,), severity=severity, what=verbatim(what))
         elif record.status == "failed":
-            yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="failed", what=what)
+            yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="failed", what=verbatim(what))
         elif record.status != "done":
             status = Message(f"status-{record.status}")
             yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="excluded-unfinished", status=status)
@@ -135,7 +143,7 @@ def _number(record: Record, results: Results) -> float | None:
 
 
 def _learned(results: Results) -> Iterator[Issue]:
-    """Nothing that learned no more than the commonest class, or less than a bag of words, is a baseline."""
+    """Nothing that learned no more than the commonest class is a baseline."""
     for arm in results.arms:
         collapsed: dict[int, Message] = {}
         for seed, record in results.of(arm).items():
@@ -146,7 +154,7 @@ def _learned(results: Results) -> Iterator[Issue]:
             try:
                 kept = results.predictions(cell)
             except CellError as error:
-                what = " ".join(str(error).split())
+                what = verbatim(" ".join(str(error).split()))
                 where = f"{cell}/{PREDICTIONS}"
                 yield issue("NOT-REPRODUCED", where=where, arms=(arm,), severity="warn", key="damaged-file", what=what)
             if kept is not None:
@@ -157,38 +165,6 @@ def _learned(results: Results) -> Iterator[Issue]:
         if collapsed:
             seeds, first = tuple(collapsed), next(iter(collapsed.values()))
             yield issue("COLLAPSED", where=arm, arms=(arm,), severity=_severity(results, arm), seeds=seeds, what=first)
-        yield from _against_simple_baseline(results, arm)
-    done = [record for record in results.records.values() if record.status == "done"]
-    if done and not any(find_simple_baseline(record.data, results.simple_baselines) for record in done):
-        yield issue("BELOW-SIMPLE-BASELINE", severity="note", key="no-simple-baseline")
-
-
-def _against_simple_baseline(results: Results, arm: str) -> Iterator[Issue]:
-    """On average over seeds: a single seed may fall a little short by chance."""
-    compare = results.study.compare
-    values, levels, kinds = [], [], []
-    for record in results.of(arm).values():
-        value, simple = _number(record, results), find_simple_baseline(record.data, results.simple_baselines)
-        level = simple.splits.get(record.first_split or "", {}).get(compare.metric) if simple is not None else None
-        if record.status == "done" and value is not None and simple is not None and level is not None:
-            values.append(value)
-            levels.append(level)
-            kinds.append(Message("simple-baseline-bigrams" if simple.kind == "bigrams" else "simple-baseline-tfidf"))
-    if not values:
-        return
-    mean, level = statistics.fmean(values), statistics.fmean(levels)
-    if mean < level if compare.direction == "higher" else mean > level:
-        yield issue(
-            "BELOW-SIMPLE-BASELINE",
-            where=arm,
-            arms=(arm,),
-            severity=_severity(results, arm),
-            metric=compare.metric,
-            value=mean,
-            n=len(values),
-            level=level,
-            kind=kinds[0],
-        )
 
 
 def _at_majority(record: Record, results: Results) -> Message | None:
@@ -197,7 +173,7 @@ def _at_majority(record: Record, results: Results) -> Message | None:
     accuracy = finite_number(record.value("accuracy"))
     split = record.first_split or ""
     share = simple.majority.get(split) if simple is not None else None
-    size = record.data.sizes.get(f"test-{split}", 0) if record.data is not None else 0
+    size = count_test_examples(record)
     if accuracy is None or share is None or size < 1:
         return None
     near = near_chance(share, examples=size)
@@ -206,6 +182,10 @@ def _at_majority(record: Record, results: Results) -> Message | None:
 
 def _reproduced(cell: Cell, record: Record, kept: Predictions) -> Iterator[Issue]:
     """What is reported must come out of what was kept: all examples, each once."""
+    kept_rows, examples = len(kept.row), count_test_examples(record)
+    if not kept_rows or (kept.label is not None and kept_rows != examples):
+        at: dict[str, Any] = {"where": str(cell), "arms": (cell.arm,), "severity": "warn"}
+        yield issue("NOT-REPRODUCED", key="predictions-missing", **at, n=kept_rows, examples=examples)
     for metric in ("accuracy", "loss", "perplexity"):
         said, again = record.value(metric), kept.mean(metric)
         if said is None or again is None:
@@ -293,21 +273,63 @@ def _clipping(results: Results) -> Iterator[Issue]:
             yield issue("CLIP-ALWAYS", where=arm, arms=(arm,), share=share)
 
 
+def _started(results: Results) -> Iterator[Issue]:
+    """One training on one and the same code: at every start, and with nothing that no commit has."""
+    for cell, record in results.records.items():
+        starts = all_starts(record)
+        values = {name: dict.fromkeys(start[name] for start in starts if name in start) for name in starts[-1]}
+        changed = tuple(
+            Message("differing-start", path=name, values=tuple(map(str, found)))
+            for name, found in values.items()
+            if len(found) > 1
+        )
+        if changed:
+            at: dict[str, Any] = {"where": str(cell), "arms": (cell.arm,), "severity": "warn"}
+            yield issue("SETTING-DIFFERS", key="mixed-starts", **at, what=changed)
+        codes = (record.provenance.code, *(launch.code for launch in record.launches))
+        if any(code is not None and code.dirty for code in codes):
+            yield issue("DIRTY-CODE", where=str(cell), arms=(cell.arm,))
+
+
+def _measured(results: Results) -> Iterator[Issue]:
+    """Whether the examples can show what the metric is asked for. All arms have the same."""
+    compare = results.study.compare
+    cells = [cell for cell, record in results.records.items() if record.status == "done"]
+    if find_metric(compare.metric).kind != "predictions" or not cells:
+        return
+    record = results.records[cells[0]]
+    size = count_test_examples(record)
+    if size and (size < _FEW_EXAMPLES or 1 / size > (compare.min_effect or math.inf)):
+        yield issue("FEW-EXAMPLES", examples=size, one=1 / size, half=0.98 / math.sqrt(size))
+    share = _largest_class(results, cells[0])
+    if compare.metric == "accuracy" and share is not None and share >= _MOSTLY_ONE_CLASS:
+        yield issue("IMBALANCED", share=share, examples=size, metrics=("macro_f1", "matthews"))
+
+
+def _largest_class(results: Results, cell: Cell) -> float | None:
+    """Its share of the split that is compared: of the labels that were kept, or as the simple baseline knows it."""
+    record, kept = results.records[cell], None
+    with contextlib.suppress(CellError):  # said elsewhere
+        kept = results.predictions(cell)
+    if kept is not None and kept.label is not None and len(kept.label):
+        return float(np.bincount(kept.label).max() / len(kept.label))
+    simple = find_simple_baseline(record.data, results.simple_baselines)
+    return simple.majority.get(record.first_split or "") if simple is not None else None
+
+
 def _paired(results: Results, compared: list[tuple[str, str]]) -> Iterator[Issue]:
     for arm, against in compared:
         one, other = results.of(arm), results.of(against)
         both = [seed for seed in one if seed in other and one[seed].status == other[seed].status == "done"]
         for name, hash_of in (("weights", _weights), ("batches", _batches)):
-            seeds = [seed for seed in both if hash_of(one[seed]) != hash_of(other[seed])]
-            if seeds:
-                yield issue(
-                    "UNPAIRED",
-                    where=arm,
-                    arms=(arm, against),
-                    against=against,
-                    seeds=tuple(seeds),
-                    what=Message(f"unpaired-{name}"),
-                )
+            hashes = {seed: (hash_of(one[seed]), hash_of(other[seed])) for seed in both}
+            unknown = tuple(seed for seed, pair in hashes.items() if not all(pair))
+            differ = tuple(seed for seed, pair in hashes.items() if all(pair) and pair[0] != pair[1])
+            for key, seeds in (("UNPAIRED", differ), ("unpaired-unknown", unknown)):
+                if seeds:
+                    what = Message(f"unpaired-{name}")
+                    at: dict[str, Any] = {"where": arm, "arms": (arm, against)}
+                    yield issue("UNPAIRED", key=key, **at, against=against, seeds=seeds, what=what)
 
 
 def _weights(record: Record) -> str | None:

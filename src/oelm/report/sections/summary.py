@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from oelm.analysis.checks.registry import group_issues
 from oelm.analysis.results import Results
 from oelm.analysis.verdicts import Comparison
 from oelm.message import Text
@@ -31,6 +30,8 @@ def question_section(results: Results) -> list[Block]:
         seeds=len(study.seeds),
     )
     interest = say("question-margin", margin=margin) if margin is not None else say("question-no-margin")
+    if margin is not None and compare.because is not None:
+        interest = join_texts([interest, say("question-because", why=compare.because)])
     notes = [untranslated(note) for note in study.notes]
     return [Prose(text=asked), Prose(text=interest), *([Bullets(items=tuple(notes))] if notes else [])]
 
@@ -80,20 +81,18 @@ def comparison_sentences(results: Results) -> list[Block]:
 
 
 def checks_section(results: Results) -> list[Block]:
-    """What was found alike in several places is one row."""
-    places = group_issues(results.checks)
-    if not places:
+    if not results.checks:
         return [Prose(text=say("checks-none"))]
     rows = [
         TableRow(
             cells=(
-                text_cell(say(f"word-{severity}"), badge=severity),
-                text_cell(code),
-                text_cell(join_names([place for place in where if place])),
-                text_cell(message),
+                text_cell(say(f"word-{found.severity}"), badge=found.severity),
+                text_cell(found.code),
+                text_cell(join_names(found.places)),
+                text_cell(found.message),
             )
         )
-        for (severity, code, message), where in places.items()
+        for found in results.checks
     ]
     columns = [(say(f"column-{name}"), False) for name in ("severity", "check", "where", "message")]
     return [Prose(text=say("checks-how")), make_table(columns, rows)]

@@ -1,0 +1,40 @@
+"""Assay sensitivity: whether a study that finds arms alike could have found them different.
+
+Where queries and keys do not matter to a task, every treatment of them is equivalent to none. That a study can tell is
+shown by an arm that it finds worse, whichever it is: best by one whose attention is made useless on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oelm.analysis.checks.registry import Issue, issue
+from oelm.metrics import find_metric
+
+if TYPE_CHECKING:
+    from oelm.analysis.hypotheses import JudgedHypothesis
+    from oelm.analysis.results import Results
+
+
+def check_assay(results: Results) -> list[Issue]:
+    """`NO-ASSAY`: something is said to make no difference, and no arm has made one."""
+    found = results.comparisons.values()
+    if any(one.verdict == "worse" and _is_quality(one.metric) for one in found):
+        return []
+    alike = [(one.arm, one.against) for one in found if one.verdict == "equivalent" and _is_quality(one.metric)]
+    alike += [pair for one in results.hypotheses for pair in _said_to_be_alike(one)]
+    return [issue("NO-ASSAY", where=arm, arms=(arm, against)) for arm, against in dict.fromkeys(alike)]
+
+
+def _said_to_be_alike(one: JudgedHypothesis) -> list[tuple[str, str]]:
+    """The arms of a hypothesis that is supported, and would be if they were the same."""
+    estimand, rule, margin = one.hypothesis.estimand, one.hypothesis.rule, one.hypothesis.margin
+    if one.status != "supported" or estimand.against is None or not _is_quality(estimand.metric):
+        return []
+    same = 1.0 if estimand.form == "ratio" else 0.0
+    holds = rule == "within" or (same > margin if rule == "above" else same < margin)
+    return [(estimand.arm, estimand.against)] if holds else []
+
+
+def _is_quality(metric: str) -> bool:
+    return find_metric(metric).kind in ("predictions", "loss")
