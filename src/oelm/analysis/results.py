@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from oelm.analysis.recently_read import RecentlyRead
+import numpy as np
+
 from oelm.analysis.stats.timed_pairs import bench_mismatch
 from oelm.errors import CellError, OelmError, StudyError, did_you_mean
 from oelm.message import Message, verbatim
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 BASELINE = "baseline"
 # Beyond any measurement, and small enough for its square and for a sum of many to be numbers still.
 LARGEST = 1e100
+_MOST_BYTES = 128 * 2**20  # of arrays that are kept in memory; those beyond are read again
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,23 @@ class AllExcluded(tuple[Excluded, ...]):
 
         html: str = pd.DataFrame([{"where": out.where, "why": str(out.why)} for out in self]).to_html(index=False)
         return html
+
+
+class RecentlyRead(Generic[_K, _V]):
+    """What was read last, by key: thousands of cells are gone through one after the other, and not kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[_K, _V] = {}
+        self._bytes = 0
+
+    def get(self, key: _K, read: Callable[[], _V]) -> _V:
+        if key not in self._kept:
+            self._kept[key] = read()
+            self._bytes += _bytes_of(self._kept[key])
+        value = self._kept[key] = self._kept.pop(key)  # last in the order now
+        while self._bytes > _MOST_BYTES and len(self._kept) > 1:
+            self._bytes -= _bytes_of(self._kept.pop(next(iter(self._kept))))
+        return value
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -462,3 +483,7 @@ def _metrics(record: Record) -> list[str]:
 def finite_number(value: float | None) -> float | None:
     """A measurement, or None for what cannot be one: not finite, or beyond all measure."""
     return float(value) if value is not None and abs(value) <= LARGEST else None
+
+
+def _bytes_of(value: object) -> int:
+    return sum(part.nbytes for part in vars(value).values() if isinstance(part, np.ndarray)) if value else 0
