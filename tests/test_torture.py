@@ -8,7 +8,7 @@ from torture.attack import remove_prepared, run_trial
 pytestmark = pytest.mark.slow
 # Trainings take seconds a trial, the others a fraction of one.
 TRIALS = {
-    "kills": 3,
+    "kills": 1,  # of which train/test_resume.py has dozens
     "races": 2,
     "full-disks": 3,
     "no-links": 2,

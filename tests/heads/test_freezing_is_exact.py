@@ -136,32 +136,33 @@ from torch.nn.parallel import DistributedDataParallel
 from zoo import FAMILIES
 import oelm
 
-name, rank, store = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+rank, store, *names = int(sys.argv[1]), *sys.argv[2:]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-family = next(f for f in FAMILIES if f.name == name)
-model = family.model()
-applied = oelm.apply(model, init="orthogonal", freeze="qk", seed=4)
-frozen = {param_slice.key: param_slice.sha256() for param_slice in applied.frozen}
-wrapped = DistributedDataParallel(model)  # and no find_unused_parameters
-optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
-for step in range(3):
-    batch = {"input_ids": torch.randint(3, 64, (2, 7), generator=torch.Generator().manual_seed(2 * step + rank))}
-    out = wrapped(**batch)
-    logits = out if isinstance(out, torch.Tensor) else out.logits
-    logits.float().pow(2).mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-applied.audit(optimizer=optimizer).check()
-assert {param_slice.key: param_slice.sha256() for param_slice in applied.frozen} == frozen
-both = [None, None]
-dist.all_gather_object(both, {n: oelm.heads.applied.fingerprint(p) for n, p in model.named_parameters()})
-assert both[0] == both[1], "ranks differ"
-dist.all_gather_object(both, frozen)
-assert both[0] == both[1], "ranks drew different reservoirs"
+for name in names:
+    family = next(f for f in FAMILIES if f.name == name)
+    model = family.model()
+    applied = oelm.apply(model, init="orthogonal", freeze="qk", seed=4)
+    frozen = {param_slice.key: param_slice.sha256() for param_slice in applied.frozen}
+    wrapped = DistributedDataParallel(model)  # and no find_unused_parameters
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
+    for step in range(3):
+        batch = {"input_ids": torch.randint(3, 64, (2, 7), generator=torch.Generator().manual_seed(2 * step + rank))}
+        out = wrapped(**batch)
+        logits = out if isinstance(out, torch.Tensor) else out.logits
+        logits.float().pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    applied.audit(optimizer=optimizer).check()
+    assert {param_slice.key: param_slice.sha256() for param_slice in applied.frozen} == frozen, name
+    both = [None, None]
+    dist.all_gather_object(both, {n: oelm.heads.applied.fingerprint(p) for n, p in model.named_parameters()})
+    assert both[0] == both[1], f"{name}: ranks differ"
+    dist.all_gather_object(both, frozen)
+    assert both[0] == both[1], f"{name}: ranks drew different reservoirs"
+    print(name, "ok", flush=True)
 dist.barrier()
 dist.destroy_process_group()
-print("ok", flush=True)
 # Everything is printed. gloo's threads may outlive the interpreter and abort it ("terminate called without an active
 # exception"), which says nothing about the training.
 os._exit(0)
@@ -169,15 +170,15 @@ os._exit(0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "gpt2", "torch-encoder"])
-def test_two_processes(name, tmp_path):
+def test_two_processes(tmp_path):
     """DDP over gloo: frozen bits stay, ranks agree, no find_unused_parameters."""
+    names = ["bert", "gpt2", "torch-encoder"]
     script = tmp_path / "ddp.py"
     script.write_text(DDP_SCRIPT)
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "GLOO_SOCKET_IFNAME": "lo"}
     workers = [
         subprocess.Popen(
-            [sys.executable, str(script), name, str(rank), str(tmp_path / "store")],
+            [sys.executable, str(script), str(rank), str(tmp_path / "store"), *names],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -188,7 +189,7 @@ def test_two_processes(name, tmp_path):
     for worker in workers:
         out, errors = worker.communicate(timeout=120)
         assert worker.returncode == 0, errors
-        assert out.strip().endswith("ok")
+        assert out.splitlines() == [f"{name} ok" for name in names]
 
 
 @some_families
