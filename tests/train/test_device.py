@@ -91,3 +91,14 @@ def test_plan_run_and_status_name_the_device_of_every_cell(tmp_path, monkeypatch
     oelm.run(study, out=out, cells=["baseline/seed-0"], progress=progress)
     assert f"device: {CPU}" in progress.texts
     assert {row.cell: row.device for row in list_status(out)}["baseline/seed-0"] == CPU
+
+
+def test_instructions_that_a_cpu_only_shows_are_refused_with_what_helps(monkeypatch):
+    """A process that dies of them is a real one, killed by the same signal."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True, raising=False)
+    monkeypatch.setattr(device, "_BF16", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    with pytest.raises(LaunchError, match="shows instructions for bf16") as caught:
+        device.check_bf16_usable()
+    assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in str(caught.value)
+    monkeypatch.setattr(device, "_BF16", "")
+    device.check_bf16_usable()

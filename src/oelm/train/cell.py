@@ -170,7 +170,7 @@ def build_loop(
     from oelm.heads.apply import apply
     from oelm.models.load import replaced_head
     from oelm.train.checkpoint import latest_checkpoint
-    from oelm.train.device import describe_device
+    from oelm.train.device import check_bf16_usable, describe_device
     from oelm.train.distributed import SINGLE_PROCESS
     from oelm.train.loop import Loop
     from oelm.train.preparation import build_cell_model, load_data
@@ -179,6 +179,8 @@ def build_loop(
     keep_memory()
     folder = root / spec.cell.folder
     recipe, seed = spec.recipe, spec.seed
+    if recipe.precision == "bf16":
+        check_bf16_usable()
     if recipe.precision == "bf16" and not supports_bf16():
         progress.on_message(
             "this CPU has no instructions for bf16, which is many times slower here than fp32: "

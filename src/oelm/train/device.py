@@ -55,6 +55,25 @@ def check_gpu_usable(root: Path = Path("/")) -> None:
     )
 
 
+_BF16 = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(a, a)"
+
+
+def check_bf16_usable() -> None:
+    """Refuse bf16 on a CPU that shows instructions for it and does not have them, as some virtual machines do: a
+    process that uses them ends without a word, so another one tries."""
+    import torch
+
+    if torch.accelerator.is_available() or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return
+    if subprocess.run([sys.executable, "-c", _BF16], stderr=subprocess.DEVNULL, check=False).returncode >= 0:
+        return
+    raise LaunchError(
+        "this CPU shows instructions for bf16 that it does not have",
+        why="a process that uses them is ended at once (illegal instruction)",
+        hint="ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 oelm run ..., or --set recipe.precision=fp32",
+    )
+
+
 def find_gpu(root: Path = Path("/")) -> str | None:
     """Where a GPU shows on this machine, whether torch can use it or not; None if there is none."""
     nodes = sorted((root / "dev").glob("nvidia[0-9]*")) + sorted((root / "proc/driver/nvidia/gpus").glob("*"))
