@@ -106,8 +106,7 @@ def _ended(results: Results) -> Iterator[Issue]:
             findings = next((audit.findings for audit in failed if audit.findings), ())
             yield issue("AUDIT-FAILED", where=str(cell), arms=(cell.arm,), what=what or findings)
         elif record.status == "diverged":
-            severity = _severity(results, cell.arm)
-            yield issue("DIVERGED", where=str(cell), arms=(cell.arm,), severity=severity, what=what)
+            yield issue("DIVERGED", where=str(cell), arms=(cell.arm,), what=what)
         elif record.status == "failed":
             yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="failed", what=what)
         elif record.status != "done":
@@ -132,7 +131,6 @@ def _number(record: Record, results: Results) -> float | None:
 def _learned(results: Results) -> Iterator[Issue]:
     """Nothing that learned no more than the commonest class, or less than a bag of words, is a baseline."""
     for arm in results.arms:
-        collapsed: dict[int, Message] = {}
         for seed, record in results.of(arm).items():
             if record.status != "done" or _number(record, results) is None:
                 continue
@@ -146,16 +144,30 @@ def _learned(results: Results) -> Iterator[Issue]:
                 yield issue("NOT-REPRODUCED", where=where, arms=(arm,), severity="warn", key="damaged-file", what=what)
             if kept is not None:
                 yield from _reproduced(cell, record, kept)
-            reason = _collapse(record, kept) if kept is not None else _at_majority(record, results)
-            if reason is not None:
-                collapsed[seed] = reason
+        collapsed = {cell.seed: why for cell, why in results.collapsed.items() if cell.arm == arm}
         if collapsed:
             seeds, first = tuple(collapsed), next(iter(collapsed.values()))
-            yield issue("COLLAPSED", where=arm, arms=(arm,), severity=_severity(results, arm), seeds=seeds, what=first)
+            yield issue("COLLAPSED", where=arm, arms=(arm,), seeds=seeds, what=first)
         yield from _against_simple_baseline(results, arm)
     done = [record for record in results.records.values() if record.status == "done"]
     if done and not any(find_simple_baseline(record.data, results.simple_baselines) for record in done):
         yield issue("BELOW-SIMPLE-BASELINE", severity="note", key="no-simple-baseline")
+
+
+def find_collapsed(results: Results) -> dict[Cell, Message]:
+    """Cells of any arm that learned nothing, and how that shows. Verdicts count them as failures."""
+    found = {}
+    for cell, record in results.records.items():
+        if record.status != "done" or _number(record, results) is None:
+            continue
+        try:
+            kept = results.predictions(cell)
+        except CellError:
+            kept = None
+        reason = _collapse(record, kept) if kept is not None else _at_majority(record, results)
+        if reason is not None:
+            found[cell] = reason
+    return dict(sorted(found.items(), key=lambda item: item[0].seed))
 
 
 def _against_simple_baseline(results: Results, arm: str) -> Iterator[Issue]:
