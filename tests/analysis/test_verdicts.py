@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from made_comparisons import compared
 from made_runs import (
     digests,
     edit_sealed,
@@ -23,7 +24,7 @@ from made_runs import (
 from oelm.analysis.checks.registry import Issue
 from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import from_seeds
-from oelm.analysis.verdicts import Comparison, corrected
+from oelm.analysis.verdicts import corrected
 from oelm.errors import StudyError
 from oelm.message import verbatim
 from oelm.runs.predictions import read_predictions
@@ -42,38 +43,6 @@ def aiming_at(margin, **parts):
 
 
 # -- how often a verdict is wrong ------------------------------------------------------------------------------------
-
-
-def compared(differences, *, margin=None, higher=True, issues=()):
-    """A comparison that is not judged yet, from its differences seed by seed."""
-    estimate = from_seeds(differences)
-    return Comparison(
-        arm="arm",
-        against="baseline",
-        metric="accuracy" if higher else "loss",
-        higher_is_better=higher,
-        differences=dict(enumerate(differences)),
-        estimate=estimate,
-        interval=estimate.interval(),
-        over_seeds=estimate.interval(),
-        bootstrap=None,
-        examples=None,
-        over_examples=None,
-        mcnemar={},
-        margin=margin,
-        p_differs=estimate.p_differs(),
-        p_equivalent=None if margin is None else estimate.p_within(margin),
-        family=1,
-        deciding=estimate.interval(),
-        outcomes=(),
-        worst=None,
-        with_failures=None,
-        detectable=1.0,
-        seeds_needed=10,
-        issues=issues,
-        verdict="inconclusive",
-        message=verbatim(""),
-    )
 
 
 def verdicts(differences, **options):
@@ -447,11 +416,21 @@ def test_a_verdict_that_holds_either_way_stands(tmp_path):
 
 @pytest.mark.parametrize("arm", ["oelm-freeze", "baseline"])
 def test_an_arm_that_always_fails_has_no_verdict_either_way(tmp_path, arm):
-    """A gain over a baseline that learned nothing is none; and what never ran through was not shown to be worse."""
+    """A gain over a baseline that never ends is none; and what never ran through was not shown to be worse."""
     runs = make_runs(tmp_path, aiming_at(0.03), accuracy=GOOD, change=failing(arm, set(range(5))), **SMALL)
     one = load(runs).comparisons["oelm-freeze"]
     assert (one.verdict, one.n) == ("inconclusive", 0)
     assert f"5 of 5 seeds of {arm} failed" in str(one)
+
+
+@pytest.mark.parametrize(("arm", "verdict"), [("oelm-freeze", "worse"), ("baseline", "invalid")])
+def test_an_arm_that_never_learns_has_that_result_and_is_no_baseline(tmp_path, arm, verdict):
+    runs = make_runs(tmp_path, aiming_at(0.03), accuracy=GOOD, **SMALL)
+    collapse(runs, arm, range(5))
+    one = load(runs).comparisons["oelm-freeze"]
+    assert (one.verdict, one.n) == (verdict, 5)
+    collapse(runs, OTHER[arm], (0,))
+    assert load(runs).comparisons["oelm-freeze"].verdict == ("inconclusive" if verdict == "worse" else "invalid")
 
 
 def test_failures_of_both_arms_in_one_seed_are_no_difference(tmp_path):

@@ -1,8 +1,9 @@
 """Failures: planned seeds of an arm without a result that can be used. They count, by one rule for all arms.
 
-A seed failed if it diverged, came to no end, failed an audit, learned nothing, is damaged or has no number. What was not
-run yet is no failure: the comparison is incomplete. No verdict rests on the seeds that survived: it must hold with every
-failure at the worst value as well.
+A seed failed if it diverged, came to no end, failed an audit, learned nothing, is damaged or has no number. What was
+not run yet is no failure: the comparison is incomplete. No verdict rests on the seeds that survived: it must hold with
+every failure at the worst value as well. An arm that learns nothing in any seed did not fail by bad luck: that is its
+result, and the numbers that it has are taken.
 """
 
 from __future__ import annotations
@@ -68,13 +69,14 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
             failed[seed] = Message(f"status-{record.status}")
         elif seed not in values:
             failed[seed] = Message("failure-no-number", metric=metric)
-        elif cell in results.collapsed:
-            failed[seed] = Message("failure-collapsed")
+    collapsed = {cell.seed for cell in results.collapsed if cell.arm == arm and cell.seed in values}
+    if collapsed != set(results.planned.seeds):
+        failed |= dict.fromkeys(sorted(collapsed), Message("failure-collapsed"))
     return SeedOutcomes(
         arm=arm,
         planned=results.planned.seeds,
         not_run=tuple(not_run),
-        failed=failed,
+        failed=dict(sorted(failed.items())),
         values={seed: value for seed, value in values.items() if seed not in failed},
     )
 

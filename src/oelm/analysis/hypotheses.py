@@ -19,8 +19,8 @@ from oelm.analysis.checks.registry import Issue
 from oelm.analysis.failures import SeedOutcomes, seed_outcomes, worst_value
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds, holm
-from oelm.analysis.stats.timed_pairs import TimedPair, count_rounds, timed_pair
 from oelm.analysis.stats.power import ALPHA
+from oelm.analysis.stats.timed_pairs import TimedPair, count_rounds, timed_pair
 from oelm.analysis.verdicts import NOTHING, compare_arms, describe_failures, issues_of, with_lacks
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric

@@ -41,6 +41,7 @@ def observed_design(results: Results) -> Design:
         width=model_width(study.recipe.model.preset),
         same_split=_same_split(results),
         min_effect=study.compare.min_effect,
+        family=len(results.planned.arms) - 1,
         spreads=_spreads(results),
     )
 

@@ -23,6 +23,7 @@ CHECKS: dict[str, Severity] = {
     "PRETRAINED-ERASED": "invalid",
     "BASELINE-TREATED": "invalid",
     "FEW-SEEDS": "warn",
+    "UNDECIDABLE": "warn",
     "SAME-SPLIT": "invalid",
     # of the runs
     "COLLAPSED": "warn",

@@ -147,7 +147,10 @@ def _learned(results: Results) -> Iterator[Issue]:
         collapsed = {cell.seed: why for cell, why in results.collapsed.items() if cell.arm == arm}
         if collapsed:
             seeds, first = tuple(collapsed), next(iter(collapsed.values()))
-            yield issue("COLLAPSED", where=arm, arms=(arm,), seeds=seeds, what=first)
+            # Seeds that fail now and then are counted by the verdict; a baseline that never learns is none.
+            never = len(collapsed) == len(results.of(arm)) and arm == results.study.compare.baseline
+            severity: Severity = "invalid" if never else "warn"
+            yield issue("COLLAPSED", where=arm, arms=(arm,), severity=severity, seeds=seeds, what=first)
         yield from _against_simple_baseline(results, arm)
     done = [record for record in results.records.values() if record.status == "done"]
     if done and not any(find_simple_baseline(record.data, results.simple_baselines) for record in done):

@@ -19,8 +19,8 @@ _MOST_SEEDS = 1000
 def power_to_find(effect: float, *, n: int, spread: float, example_se: float = 0.0, alpha: float = ALPHA) -> float:
     """How often a true mean difference of this size is found.
 
-    `spread` is the standard deviation of the differences seed by seed, `example_se` the standard error that the examples
-    give their mean. That no difference is shown to be above `-effect` is as likely.
+    `spread` is the standard deviation of the differences seed by seed, `example_se` the standard error that the
+    examples give their mean. That no difference is shown to be above `-effect` is as likely.
     """
     if n < 2:
         return 0.0
