@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import beta
 
 from made_comparisons import compared
 from made_runs import (
@@ -24,6 +25,7 @@ from made_runs import (
 from oelm.analysis.checks.registry import Issue
 from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import from_seeds
+from oelm.analysis.text_table import comparison_as_dict
 from oelm.analysis.verdicts import corrected
 from oelm.errors import StudyError
 from oelm.message import verbatim
@@ -382,6 +384,23 @@ def test_no_verdict_rests_on_survivors(tmp_path, arm, how):
     assert "the other 3 seeds alone would say better, but not with failures counted as 0" in said
     assert "更好" in translate(one.message).zh
     assert {issue.severity for issue in results.checks if issue.code in ("COLLAPSED", "DIVERGED")} <= {"warn"}
+
+
+def test_failures_are_in_the_table_and_in_the_numbers(tmp_path):
+    results = load(make_runs(tmp_path, aiming_at(0.03), accuracy=GOOD, change=failing("oelm-freeze", {3}), **SMALL))
+    one = results.comparisons["oelm-freeze"]
+    assert str(one) in str(results).splitlines()
+    assert str(results.comparisons["freeze-only"]) not in str(results), "there is nothing to explain"
+    data = json.loads(json.dumps(comparison_as_dict(one)))
+    assert (data["survivors"], data["worst"], data["family"], data["exploratory"]) == ("better", 0.0, 2, False)
+    assert data["outcomes"][0] == {
+        "arm": "oelm-freeze",
+        "planned": 5,
+        "not_run": [],
+        "failed": {"3": "diverged"},
+        "failure_rate_at_most": pytest.approx(beta.ppf(0.95, 2, 4)),
+    }
+    assert data["outcomes"][1]["failure_rate_at_most"] == pytest.approx(1 - 0.05**0.2)
 
 
 def test_the_same_without_failures(tmp_path):

@@ -67,10 +67,10 @@ def _arm_verdict(one: Comparison) -> Text:
         return say("overall-arm-invalid", arm=one.arm, verdict=verdict, codes=", ".join(codes))
     if not one.differences:
         return say("overall-arm-nothing", arm=one.arm, verdict=verdict)
-    if not math.isfinite(one.interval.low):
+    if not math.isfinite(one.deciding.low):
         return say("overall-arm-mean", arm=one.arm, verdict=verdict, mean=one.estimate.mean)
-    values = {"mean": one.estimate.mean, "low": one.interval.low, "high": one.interval.high}
-    return say("overall-arm", arm=one.arm, verdict=verdict, **values)
+    values = {"mean": one.estimate.mean, "low": one.deciding.low, "high": one.deciding.high}
+    return say("overall-arm", arm=one.arm, verdict=verdict, percent=100 * one.deciding.level, **values)
 
 
 def comparison_sentences(results: Results) -> list[Block]:
