@@ -163,6 +163,69 @@ def test_a_hypothesis_between_treated_arms_is_held_to_their_own_differences(tmp_
     assert results.comparisons["one"].verdict != "invalid"
 
 
+# -- seeds that failed, and those that are not there -----------------------------------------------------------------
+
+
+def without(arm, seed, *, status=None):
+    def change(cell, record):
+        if (cell.arm, cell.seed) != (arm, seed):
+            return record
+        return replace(record, status=status) if status else None
+
+    return change
+
+
+VALUE = {"high": hypothesis("accuracy(oelm-freeze)", "above", 0.7)}
+RATIO = {"ratio": hypothesis("accuracy(oelm-freeze) / accuracy(baseline)", "above", 0.9)}
+
+
+@pytest.mark.parametrize("rules", [RULES, VALUE, RATIO])
+@pytest.mark.parametrize("arm", ["oelm-freeze", "baseline"])
+def test_no_hypothesis_rests_on_survivors(tmp_path, rules, arm):
+    accuracy = {"baseline": 0.8, "oelm-freeze": 0.95}
+    study = study_of(hypotheses=rules)
+    clean = load(make_runs(tmp_path / "clean", study, accuracy=accuracy, **SMALL)).hypotheses
+    assert "inconclusive" not in {one.status for one in clean}
+    change = without(arm, 2, status="diverged")
+    found = load(make_runs(tmp_path, study, accuracy=accuracy, change=change, **SMALL)).hypotheses
+    if arm == "baseline" and rules is VALUE:  # it is not about that arm
+        assert [one.status for one in found] == [one.status for one in clean]
+        return
+    for one, before in zip(found, clean, strict=True):
+        assert (one.status, one.survivors, one.n, one.worst) == ("inconclusive", before.status, 4, 0.0)
+        assert f"the other 4 seeds alone would say {before.status}, but not with failures counted as 0" in str(one)
+        assert f"1 of 5 seeds of {arm} failed (seed 2: diverged)" in str(one)
+        assert "失败" in translate(one.message).zh
+
+
+def test_before_all_seeds_are_there_nothing_is_supported(tmp_path):
+    accuracy = {"baseline": 0.8, "oelm-freeze": 0.95}
+    study = study_of(hypotheses=RULES)
+    found = load(make_runs(tmp_path, study, accuracy=accuracy, change=without("baseline", 0), **SMALL)).hypotheses
+    assert {one.status for one in found} == {"inconclusive"}
+    assert all("4 of 5 planned seeds are there" in str(one) for one in found)
+
+
+def test_a_view_has_no_family_of_its_own(tmp_path):
+    pair = {"pair": hypothesis("accuracy(freeze-only) - accuracy(baseline)", "above", -0.1)}
+    results = load(make_runs(tmp_path, study_of(hypotheses=RULES | pair), **SMALL))
+    part = results.restricted(arms=["baseline", "freeze-only"]).hypotheses
+    assert part == [one for one in results.hypotheses if one.hypothesis.name == "pair"]
+    assert part[0].family == 5
+
+
+def test_certain_by_itself_and_not_among_others_is_said(tmp_path):
+    """The margin is at the end of its 95 % interval."""
+    low = load(make_runs(tmp_path / "look", study_of(), **SMALL)).comparisons["oelm-freeze"].interval.low
+    just = {"H": hypothesis(DIFFERENCE, "above", low - 1e-6)}
+    other = {"other": hypothesis("accuracy(freeze-only) - accuracy(baseline)", "above", 0.0)}
+    (alone,) = load(make_runs(tmp_path / "alone", study_of(hypotheses=just), **SMALL)).hypotheses
+    among = load(make_runs(tmp_path / "among", study_of(hypotheses=just | other), **SMALL)).hypotheses[0]
+    assert (alone.status, among.status) == ("supported", "inconclusive")
+    assert "certain by itself, and not as one of 2 hypotheses (Holm)" in str(among)
+    assert "by itself" not in str(alone)
+
+
 # -- those of the predecessor ----------------------------------------------------------------------------------------
 
 

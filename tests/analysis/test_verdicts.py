@@ -8,15 +8,29 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import beta
 
-from made_runs import digests, edit_sealed, make_runs, make_text_runs, score, study_of, text_study_of
+from made_comparisons import compared
+from made_runs import (
+    digests,
+    edit_sealed,
+    keep_predictions,
+    make_runs,
+    make_text_runs,
+    score,
+    seal_files,
+    study_of,
+    text_study_of,
+)
 from oelm.analysis.checks.registry import Issue
 from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import from_seeds
-from oelm.analysis.verdicts import Comparison, corrected
+from oelm.analysis.text_table import comparison_as_dict
+from oelm.analysis.verdicts import corrected
 from oelm.errors import StudyError
 from oelm.message import verbatim
-from oelm.runs.record import Failure
+from oelm.runs.predictions import read_predictions
+from oelm.runs.record import RECORD_FILE, Failure, read_record
 from oelm.text.messages import translate
 
 pytestmark = pytest.mark.slow
@@ -33,37 +47,10 @@ def aiming_at(margin, **parts):
 # -- how often a verdict is wrong ------------------------------------------------------------------------------------
 
 
-def compared(differences, *, margin=None, higher=True, issues=()):
-    """A comparison that is not judged yet, from its differences seed by seed."""
-    estimate = from_seeds(differences)
-    return Comparison(
-        arm="arm",
-        against="baseline",
-        metric="accuracy" if higher else "loss",
-        higher_is_better=higher,
-        differences=dict(enumerate(differences)),
-        estimate=estimate,
-        interval=estimate.interval(),
-        over_seeds=estimate.interval(),
-        bootstrap=None,
-        examples=None,
-        over_examples=None,
-        mcnemar={},
-        margin=margin,
-        p_differs=estimate.p_differs(),
-        p_equivalent=None if margin is None else estimate.p_within(margin),
-        detectable=1.0,
-        seeds_needed=10,
-        issues=issues,
-        verdict="inconclusive",
-        message=verbatim(""),
-    )
-
-
 def verdicts(differences, **options):
     """Of `[arms, seeds]` together."""
     family = {str(number): compared(row, **options) for number, row in enumerate(differences)}
-    return [one.verdict for one in corrected(family).values()]
+    return [one.verdict for one in corrected(family, family=len(family)).values()]
 
 
 def rate_is_at_most(rate, limit, number):
@@ -131,13 +118,16 @@ def test_more_arms_make_it_harder():
     assert beside == ["inconclusive"] * 10
 
 
-def test_an_invalid_comparison_takes_no_part_in_the_correction():
+def test_an_invalid_comparison_stays_in_the_family():
+    """Otherwise whoever breaks nine arms of ten has an easier time with the tenth."""
     clear = [1.0, 1.2, 0.4, 1.4, 0.6]
+    assert corrected({"one": compared(clear)}, family=1)["one"].verdict == "better"
     blocked = Issue(code="UNPAIRED", severity="invalid", places=(), about=((),), message=verbatim(""))
     family = {"one": compared(clear)}
     family |= {str(n): replace(compared([0.1, -0.1, 0.2]), issues=(blocked,), verdict="invalid") for n in range(9)}
-    judged = corrected(family)
-    assert judged["one"].verdict == "better"
+    judged = corrected(family, family=10)
+    assert judged["one"].verdict == "inconclusive"
+    assert judged["one"].p_differs == pytest.approx(10 * from_seeds(clear).p_differs())
     assert {judged[str(n)].verdict for n in range(9)} == {"invalid"}
 
 
@@ -146,14 +136,14 @@ def test_an_invalid_comparison_takes_no_part_in_the_correction():
     [
         ([1.0, 1.0], 0.1, None, "the very same difference"),
         ([1.0, -1.0, 0.5], None, None, "names no smallest effect of interest"),
-        ([1.0, -1.0, 0.5], 0.1, 60, "about 60 seeds would find a difference of 0.1"),
-        ([1.0, -1.0, 0.5], 0.1, 2, "or more would be found here with 80 % power"),
-        ([1.0, -1.0, 0.5], 0.1, None, "or more would be found here with 80 % power"),
+        ([1.0, -1.0, 0.5], 0.1, 60, "a new study would need about 60 seeds to decide on a difference of 0.1"),
+        ([1.0, -1.0, 0.5], 0.1, 2, "or more would be found with 80 % power"),
+        ([1.0, -1.0, 0.5], 1e-6, None, "or more would be found with 80 % power"),
     ],
 )
 def test_inconclusive_says_why(differences, margin, needed, why):
     one = replace(compared(differences, margin=margin), seeds_needed=needed)
-    judged = corrected({"a": one})["a"]
+    judged = corrected({"a": one}, family=1)["a"]
     assert judged.verdict == "inconclusive"
     assert why in str(judged.message)
 
@@ -196,7 +186,8 @@ def test_one_of_each_verdict(mixed):
     assert said["worse"].startswith("worse is worse than baseline: accuracy -0.")
     assert "within the smallest effect of interest 0.03" in said["equivalent"]
     assert "cannot be compared (UNPAIRED)" in said["invalid"]
-    assert "seeds would find a difference of 0.03" in said["inconclusive"]
+    assert "a new study would need about" in said["inconclusive"], "and not: add seeds until it is decided"
+    assert "seeds to decide on a difference of 0.03 (80 % power)" in said["inconclusive"]
 
 
 def test_the_numbers_are_those_of_the_records(mixed):
@@ -342,24 +333,238 @@ def test_a_seed_without_a_number_is_left_out_of_the_pairs_and_said(tmp_path, val
     assert "4 seeds" in str(one.message)
 
 
-def test_a_diverged_arm_is_said_and_a_diverged_baseline_blocks(tmp_path):
-    def diverged(arm):
-        def change(cell, record):
-            if cell.arm != arm or cell.seed:
-                return record
-            return replace(
-                record, status="diverged", error=Failure(what="the loss was nan at step 7\nmore", traceback=None)
-            )
+# -- seeds that failed -------------------------------------------------------------------------------------------------
 
-        return change
+GOOD = {"baseline": 0.85, "oelm-freeze": 0.95, "freeze-only": 0.85}
+OTHER = {"baseline": "oelm-freeze", "oelm-freeze": "baseline"}
 
-    seeds = study_of(seeds=[0, 1, 2])
-    treated = load(make_runs(tmp_path / "treated", seeds, change=diverged("oelm-freeze"), **SMALL))
-    assert treated.comparisons["oelm-freeze"].n == 2
-    assert [(f.code, f.severity) for f in treated.checks if f.code == "DIVERGED"] == [("DIVERGED", "warn")]
-    assert "diverged: the loss was nan at step 7" in str(treated)
-    base = load(make_runs(tmp_path / "base", seeds, change=diverged("baseline"), **SMALL))
-    assert {one.verdict for one in base.comparisons.values()} == {"invalid"}
+
+def diverged(record):
+    return replace(record, status="diverged", error=Failure(what="the loss was nan at step 7\nmore", traceback=None))
+
+
+def failing(arm, seeds, how=diverged):
+    return lambda cell, record: how(record) if cell.arm == arm and cell.seed in seeds else record
+
+
+def crashed(record):
+    return replace(record, status="failed", error=Failure(what="out of memory", traceback=None))
+
+
+def collapse(runs, arm, seeds):
+    """Let cells have answered with one class."""
+    for seed in seeds:
+        place = runs / arm / f"seed-{seed}"
+        kept = read_predictions(place, read_record(place).files["predictions.parquet"])
+        kept = replace(kept, prediction=np.zeros_like(kept.label), loss=np.full(len(kept.label), 0.7))
+        accuracy = float((kept.label == 0).mean())
+        record = read_record(place)
+        RECORD_FILE.write(place, score(record, accuracy=accuracy, loss=0.7))
+        keep_predictions(place, kept)
+
+
+@pytest.mark.parametrize("arm", ["oelm-freeze", "baseline"])
+@pytest.mark.parametrize("how", ["diverged", "failed", "collapsed", "damaged"])
+def test_no_verdict_rests_on_survivors(tmp_path, arm, how):
+    """One rule for all kinds of failures and for both arms; the survivors would say better."""
+    change = {"diverged": failing(arm, {1, 3}), "failed": failing(arm, {1, 3}, crashed)}.get(how)
+    runs = make_runs(tmp_path, aiming_at(0.03), accuracy=GOOD, change=change, **SMALL)
+    if how == "collapsed":
+        collapse(runs, arm, (1, 3))
+    for seed in (1, 3) if how == "damaged" else ():
+        (runs / arm / f"seed-{seed}" / "record.json").write_text("{}")
+    results = load(runs)
+    one = results.comparisons["oelm-freeze"]
+    assert (one.verdict, one.survivors, one.n, one.worst) == ("inconclusive", "better", 3, 0.0)
+    assert [tuple(outcome.failed) for outcome in one.outcomes if outcome.arm == arm] == [(1, 3)]
+    assert [tuple(outcome.failed) for outcome in one.outcomes if outcome.arm == OTHER[arm]] == [()]
+    said = str(one)
+    word = {"collapsed": "learned nothing"}.get(how, how)
+    assert f"2 of 5 seeds of {arm} failed (seed 1, 3: {word}), so up to 81% may (95 %)" in said
+    assert "the other 3 seeds alone would say better, but not with failures counted as 0" in said
+    assert "更好" in translate(one.message).zh
+    assert {issue.severity for issue in results.checks if issue.code in ("COLLAPSED", "DIVERGED")} <= {"warn"}
+
+
+def test_failures_are_in_the_table_and_in_the_numbers(tmp_path):
+    results = load(make_runs(tmp_path, aiming_at(0.03), accuracy=GOOD, change=failing("oelm-freeze", {3}), **SMALL))
+    one = results.comparisons["oelm-freeze"]
+    assert str(one) in str(results).splitlines()
+    assert str(results.comparisons["freeze-only"]) not in str(results), "there is nothing to explain"
+    data = json.loads(json.dumps(comparison_as_dict(one)))
+    assert (data["survivors"], data["worst"], data["family"], data["exploratory"]) == ("better", 0.0, 2, False)
+    assert data["outcomes"][0] == {
+        "arm": "oelm-freeze",
+        "planned": 5,
+        "not_run": [],
+        "failed": {"3": "diverged"},
+        "failure_rate_at_most": pytest.approx(beta.ppf(0.95, 2, 4)),
+    }
+    assert data["outcomes"][1]["failure_rate_at_most"] == pytest.approx(1 - 0.05**0.2)
+
+
+def test_the_same_without_failures(tmp_path):
+    one = load(make_runs(tmp_path, aiming_at(0.03), accuracy=GOOD, **SMALL)).comparisons["oelm-freeze"]
+    assert (one.verdict, one.survivors, one.with_failures, one.worst) == ("better", "better", None, None)
+    assert "no seed failed, which leaves failure rates of up to 45% possible (95 %)" in str(one)
+    assert one.outcomes[0].rate_at_most == pytest.approx(1 - 0.05 ** (1 / 5))
+
+
+@pytest.mark.parametrize("arm", ["freeze-only", "baseline"])
+def test_survivors_are_not_equivalent(tmp_path, arm):
+    study = aiming_at(0.03)
+    clean = load(make_runs(tmp_path / "clean", study, accuracy=GOOD, **SMALL)).comparisons["freeze-only"]
+    assert clean.verdict == "equivalent"
+    runs = make_runs(tmp_path, study, accuracy=GOOD, change=failing(arm, {4}), **SMALL)
+    one = load(runs).comparisons["freeze-only"]
+    assert (one.verdict, one.survivors) == ("inconclusive", "equivalent")
+    assert "the other 4 seeds alone would say equivalent" in str(one)
+
+
+def test_a_verdict_that_holds_either_way_stands(tmp_path):
+    """One of ten fails, and the difference is so large that it would have to be worth much more to matter."""
+    study = aiming_at(0.03, seeds=list(range(12)))
+    accuracy = {"baseline": 0.6, "oelm-freeze": 0.99}
+    runs = make_runs(tmp_path, study, accuracy=accuracy, change=failing("oelm-freeze", {7}), **SMALL)
+    one = load(runs).comparisons["oelm-freeze"]
+    assert (one.verdict, one.n) == ("better", 11)
+    assert one.p_differs > one.estimate.p_differs()
+    assert "1 of 12 seeds of oelm-freeze failed (seed 7: diverged), so up to 34% may (95 %)" in str(one)
+    assert "it holds also with failures counted as 0" in str(one)
+
+
+@pytest.mark.parametrize("arm", ["oelm-freeze", "baseline"])
+def test_an_arm_that_always_fails_has_no_verdict_either_way(tmp_path, arm):
+    """A gain over a baseline that never ends is none; and what never ran through was not shown to be worse."""
+    runs = make_runs(tmp_path, aiming_at(0.03), accuracy=GOOD, change=failing(arm, set(range(5))), **SMALL)
+    one = load(runs).comparisons["oelm-freeze"]
+    assert (one.verdict, one.n) == ("inconclusive", 0)
+    assert f"5 of 5 seeds of {arm} failed" in str(one)
+
+
+@pytest.mark.parametrize(("arm", "verdict"), [("oelm-freeze", "worse"), ("baseline", "invalid")])
+def test_an_arm_that_never_learns_has_that_result_and_is_no_baseline(tmp_path, arm, verdict):
+    runs = make_runs(tmp_path, aiming_at(0.03), accuracy=GOOD, **SMALL)
+    collapse(runs, arm, range(5))
+    one = load(runs).comparisons["oelm-freeze"]
+    assert (one.verdict, one.n) == (verdict, 5)
+    collapse(runs, OTHER[arm], (0,))
+    assert load(runs).comparisons["oelm-freeze"].verdict == ("inconclusive" if verdict == "worse" else "invalid")
+
+
+def test_failures_of_both_arms_in_one_seed_are_no_difference(tmp_path):
+    def both(cell, record):
+        return diverged(record) if cell.seed == 2 else record
+
+    one = load(make_runs(tmp_path, aiming_at(0.03), accuracy=GOOD, change=both, **SMALL)).comparisons["oelm-freeze"]
+    assert one.with_failures.n == 5
+    assert one.with_failures.mean == pytest.approx(0.8 * one.estimate.mean)
+
+
+def test_a_failed_loss_counts_as_the_first_step(tmp_path):
+    arms = {"baseline": {"init": "keep", "freeze": "none"}, "lower": TREATED}
+    study = text_study_of(arms=arms, compare={"baseline": "baseline", "metric": "loss", "min_effect": 0.01})
+    runs = make_text_runs(tmp_path, study, perplexity={"lower": 9.0}, change=failing("lower", {0}))
+    for log in runs.glob("baseline/*/steps.jsonl"):
+        first, *rest = log.read_text().splitlines()
+        log.write_text("\n".join([json.dumps({**json.loads(first), "loss": 6.5}), *rest, ""]))
+        seal_files(log.parent)
+    one = load(runs).comparisons["lower"]
+    assert (one.verdict, one.survivors, one.worst) == ("inconclusive", "better", 6.5)
+    for log in runs.glob("*/*/steps.jsonl"):
+        log.unlink()
+    one = load(runs).comparisons["lower"]
+    assert (one.verdict, one.survivors) == ("inconclusive", "better"), "what it is worth is not known"
+    assert math.isnan(one.worst)
+    assert "failures counted as \u2013" in str(one)
+
+
+def test_what_was_not_run_yet_is_no_failure_and_gives_no_verdict(tmp_path):
+    def only(cell, record):
+        return record if (cell.arm, cell.seed) != ("oelm-freeze", 4) else None
+
+    results = load(make_runs(tmp_path, aiming_at(0.03), accuracy=GOOD, change=only, **SMALL))
+    one = results.comparisons["oelm-freeze"]
+    assert (one.verdict, one.n) == ("inconclusive", 4)
+    assert not any(outcome.failed for outcome in one.outcomes)
+    assert "4 of 5 planned seeds are there, and a verdict is given when all are" in str(one)
+    assert "全部完成后才下结论" in translate(one.message).zh
+    assert results.comparisons["freeze-only"].verdict == "equivalent", "of that, all seeds are there"
+    assert results.compare("oelm-freeze", metric="loss").verdict == "inconclusive", "nor on another metric"
+    assert results.compare("oelm-freeze", metric="trainable").verdict == "better", "a count is exact from the first"
+
+
+def test_counts_and_times_have_no_failures(tmp_path):
+    runs = make_runs(tmp_path, accuracy=GOOD, change=failing("oelm-freeze", {1}), **SMALL)
+    results = load(runs)
+    for metric in ("trainable", "step_seconds", "peak_memory"):
+        assert not any(outcome.failed for outcome in results.compare("oelm-freeze", metric=metric).outcomes)
+
+
+# -- one family ------------------------------------------------------------------------------------------------------
+
+FIVE = {"baseline": {"init": "keep", "freeze": "none"}, **dict.fromkeys("abcde", TREATED)}
+
+
+def test_a_view_of_some_arms_is_no_smaller_family(tmp_path):
+    accuracy = {"baseline": 0.85, "a": 0.95, "b": 0.857}
+    results = load(make_runs(tmp_path, aiming_at(0.002, arms=FIVE), accuracy=accuracy, **SMALL))
+    for arm in "ab":
+        part = results.restricted(arms=["baseline", arm])
+        assert part.comparisons == {arm: results.comparisons[arm]}
+        assert part.comparisons[arm].family == 5
+        assert part.compare(arm) == results.comparisons[arm]
+    again = results.restricted(arms=["baseline", "a", "b"]).restricted(arms=["baseline", "a"])
+    assert again.comparisons == {"a": results.comparisons["a"]}
+
+
+def test_a_view_of_some_seeds_has_no_verdict(tmp_path):
+    results = load(make_runs(tmp_path, aiming_at(0.03), accuracy=GOOD, **SMALL))
+    assert results.comparisons["oelm-freeze"].verdict == "better"
+    one = results.restricted(seeds=[0, 1, 2]).comparisons["oelm-freeze"]
+    assert (one.verdict, one.n, one.family) == ("inconclusive", 3, 2)
+    assert "3 of 5 planned seeds are there" in str(one)
+
+
+def test_an_interval_without_zero_beside_no_verdict_is_explained():
+    clear, nothing = [1.0, 1.2, 0.4, 1.4, 0.6], [0.5, -0.4, 0.1, -0.3, 0.2]
+    family = {"a": clear, **{f"n{n}": nothing for n in range(9)}}
+    one = corrected({name: replace(compared(row), family=10) for name, row in family.items()}, family=10)["a"]
+    assert one.verdict == "inconclusive"
+    assert not one.interval.contains(0)
+    assert one.deciding.contains(0)
+    assert one.deciding.level == pytest.approx(0.995)
+    assert f"(99.5 % interval {one.deciding.low:+.4f} to" in str(one)
+    low, high = one.interval.low, one.interval.high
+    assert f"by itself its 95 % interval is {low:+.4f} to {high:+.4f}; as one of 10 comparisons (Holm)" in str(one)
+
+
+def test_every_verdict_follows_from_the_interval_that_decides():
+    random = np.random.default_rng(5)
+    for _ in range(300):
+        rows = random.normal(random.choice([0.0, 1.0, 2.0], size=(4, 1)), 1.0, size=(4, 5))
+        family = {str(n): replace(compared(row, margin=3.0), family=4) for n, row in enumerate(rows)}
+        for one in corrected(family, family=4).values():
+            if one.verdict == "equivalent":
+                assert one.deciding.inside(-3.0, 3.0)
+            else:
+                assert one.deciding.contains(0) == (one.verdict == "inconclusive")
+
+
+def test_what_the_study_did_not_ask_is_exploratory(tmp_path, mixed):
+    assert {one.exploratory for one in mixed.comparisons.values()} == {None}
+    assert "exploratory" not in " ".join(map(str, mixed.comparisons.values()))
+    for one in (mixed.compare("better", metric="loss"), mixed.compare("better", against="worse")):
+        assert one.verdict == "better"
+        assert one.family == 1
+        assert str(one).endswith("(exploratory: the study did not set out to compare this)")
+    rule = {"statement": "s", "estimand": "accuracy(oelm-freeze) - accuracy(baseline)", "rule": "above", "margin": 0.0}
+    results = load(make_runs(tmp_path, study_of(hypotheses={"H": rule}), accuracy=GOOD, **SMALL))
+    one = results.comparisons["oelm-freeze"]
+    assert one.verdict == "better"
+    assert str(one).endswith("(exploratory: the hypotheses are what this study set out to test)")
+    assert "探索性" in translate(one.message).zh
+    assert "exploratory" not in str(results.hypotheses[0])
 
 
 # -- language models -------------------------------------------------------------------------------------------------

@@ -5,9 +5,12 @@ The checks of a design see only this, so a published table is held to the same r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
+from oelm.data.tasks import TEST_EXAMPLES
+from oelm.metrics import find_metric
 from oelm.study.cells import flatten
 from oelm.study.overrides import apply_overrides
 from oelm.study.recipe import WITHOUT_EFFECT, ModelConfig, Recipe
@@ -41,6 +44,23 @@ class Side:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedTest:
+    """What a study sets out to tell from no difference, as far as it is known before anything is run."""
+
+    name: str
+    """Of a hypothesis; of the comparisons with the baseline, none."""
+    margin: float
+    """Of a share, such as an accuracy."""
+    rule: Literal["find", "equate", "decide"]
+    """A difference of the margin is to be found (or excluded, which is as hard), or none to be shown, or either."""
+    seeds: int
+    family: int
+    """How many tests share the 5 %."""
+    examples: int
+    """Of the test split."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Design:
     sides: dict[str, Side]
     against: str
@@ -55,6 +75,10 @@ class Design:
     metric: str | None = None
     min_effect: float | None = None
     """On the scale on which the metric is judged, as the spreads are."""
+    family: int = 1
+    """How many comparisons with the baseline were planned: their tests share the 5 %."""
+    tests: tuple[PlannedTest, ...] = ()
+    """Confirmatory tests that can be foretold: the hypotheses, or else the comparisons with the baseline."""
     spreads: Mapping[str, float] = field(default_factory=dict)
     """By arm: standard deviation of its differences to the baseline seed by seed, where it was measured."""
 
@@ -89,7 +113,29 @@ def planned_design(study: Study) -> Design:
         same_split=_same_path(study.recipe.data.path),
         metric=study.compare.metric,
         min_effect=study.compare.margin,
+        family=len(study.arms) - 1,
+        tests=tuple(_planned_tests(study)),
     )
+
+
+def _planned_tests(study: Study) -> Iterator[PlannedTest]:
+    """Differences of shares on a test split of known size. What cannot be known beforehand is not judged."""
+    compare, data = study.compare, study.recipe.data
+    examples = TEST_EXAMPLES.get(data.task) if data.path is None else None
+    if examples is None:
+        return
+    known = {"seeds": len(study.seeds), "examples": examples}
+    if not study.hypotheses:
+        if compare.min_effect is not None and find_metric(compare.metric).is_share and len(study.arms) > 1:
+            family = len(study.arms) - 1
+            yield PlannedTest(name="", margin=compare.min_effect, rule="decide", family=family, **known)
+        return
+    family = sum(find_metric(one.estimand.metric).kind != "count" for one in study.hypotheses)
+    for one in study.hypotheses:
+        margin = abs(one.margin) or compare.min_effect  # a rule about 0 is about any difference that matters
+        if one.estimand.form == "difference" and find_metric(one.estimand.metric).is_share and margin is not None:
+            rule: Literal["find", "equate"] = "equate" if one.rule == "within" else "find"
+            yield PlannedTest(name=one.name, margin=margin, rule=rule, family=family, **known)
 
 
 def _same_path(path: str | Mapping[str, str] | None) -> str | None:

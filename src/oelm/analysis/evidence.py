@@ -42,9 +42,12 @@ class ArmMean:
         return self.estimate.n
 
 
-def arm_mean(results: Results, arm: str, metric: str, *, model: Which = "final") -> ArmMean | None:
-    """None where no seed has a value."""
+def arm_mean(
+    results: Results, arm: str, metric: str, *, model: Which = "final", seeds: Collection[int] | None = None
+) -> ArmMean | None:
+    """Over all seeds, or these; None where none has a value."""
     judged = judged_values(results, arm, metric, model=model)
+    judged = {seed: value for seed, value in judged.items() if seeds is None or seed in seeds}
     if not judged:
         return None
     examples = by_example(results, (arm,), metric, model, judged, lambda scores: scores)

@@ -44,6 +44,7 @@ def observed_design(results: Results) -> Design:
         same_split=_same_split(results),
         metric=study.compare.metric,
         min_effect=study.compare.margin,
+        family=len(results.planned.arms) - 1,
         spreads=_spreads(results),
     )
 

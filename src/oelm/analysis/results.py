@@ -110,6 +110,13 @@ class Results:
     """What models without attention reach on the same rows."""
     steps_read: RecentlyRead[Cell, Steps] = field(default_factory=RecentlyRead, compare=False)
     """Logs of steps that were read last."""
+    whole: Results | None = field(default=None, compare=False)
+    """Of a part of the results: all of them."""
+
+    @property
+    def planned(self) -> Study:
+        """The study with all its arms and seeds, of which these may be a part: what is tested together."""
+        return self.whole.study if self.whole is not None else self.study
 
     @property
     def arms(self) -> list[str]:
@@ -182,15 +189,23 @@ class Results:
     def _digest(self, cell: Cell, name: str) -> FileDigest | None:
         """Of a file of a cell, unless that is damaged, or the cell has no record."""
         record = self.records.get(cell) or self.tuning.get(cell)
-        return record.files.get(name) if record is not None and f"{cell}/{name}" not in self._damaged else None
+        return record.files.get(name) if record is not None and f"{cell}/{name}" not in self.damaged else None
 
     @cached_property
-    def _damaged(self) -> set[str]:
+    def collapsed(self) -> dict[Cell, Message]:
+        """Cells that learned nothing, and how that shows."""
+        from oelm.analysis.checks.runs import find_collapsed
+
+        return find_collapsed(self)
+
+    @cached_property
+    def damaged(self) -> set[str]:
+        """By name."""
         return {out.where for out in self.excluded if out.is_damaged}
 
     def lacking(self, arms: Collection[str], metric: str) -> tuple[str, ...]:
         """What is damaged, and a judgment of these arms on this metric would have rested on, by name."""
-        if not self._damaged:
+        if not self.damaged:
             return ()
         kind = find_metric(metric).kind
         is_quality = kind in ("predictions", "loss")
@@ -198,7 +213,7 @@ class Results:
         files = (PREDICTIONS,) if is_quality else (STEPS,) if kind == "time" else ()
         cells = [str(cell) for cell in compared_cells(self.study) if cell.arm in arms]
         names = (*shared, *(name for cell in cells for name in (cell, *(f"{cell}/{file}" for file in files))))
-        return tuple(name for name in names if name in self._damaged)
+        return tuple(name for name in names if name in self.damaged)
 
     def tuned(self, arm: str) -> dict[str, dict[int, Value]]:
         """What the tuning has chosen for an arm, by path and seed."""
@@ -241,7 +256,7 @@ class Results:
 
     @cached_property
     def comparisons(self) -> dict[str, Comparison]:
-        """Every arm against the one that is compared against, on the primary metric."""
+        """Every arm against the one that is compared against, on the primary metric: the same in every view."""
         from oelm.analysis.verdicts import comparisons
 
         return comparisons(self)
@@ -256,8 +271,8 @@ class Results:
     def compare(
         self, arm: str, *, against: str | None = None, metric: str | None = None, model: Which = "final"
     ) -> Comparison:
-        """One arm with another. On the study's own question, it is corrected for all the arms that were compared."""
-        from oelm.analysis.verdicts import compare_arms, in_terms_of
+        """One arm with another. Anything but the study's own question is exploratory."""
+        from oelm.analysis.verdicts import explore, in_terms_of
 
         against = against or self.study.compare.baseline
         for name in (arm, against):
@@ -282,7 +297,7 @@ class Results:
             same = own if metric in (None, primary) else in_terms_of(own, metric)
             if same is not None:
                 return same
-        return compare_arms(self, arm, against=against, metric=metric or primary, model=model)
+        return explore(self, arm, against=against, metric=metric or primary, model=model)
 
     def table(self) -> pd.DataFrame:
         """One row a cell: what it was, and everything that was measured."""
@@ -311,7 +326,7 @@ class Results:
         }
         study = restrict_study(self.study, arms=arms, seeds=seeds)
         bench = self.bench.restricted(study.arms) if self.bench is not None else None
-        return replace(self, study=study, records=kept, bench=bench)
+        return replace(self, study=study, records=kept, bench=bench, whole=self.whole or self)
 
     def __repr__(self) -> str:
         return f"<Results of {self.study.name}: {len(self.records)} cells of {len(self.arms)} arms in {self.folder}>"

@@ -6,6 +6,7 @@ import math
 import statistics
 
 from oelm.analysis.checks.registry import format_issues
+from oelm.analysis.failures import SeedOutcomes
 from oelm.analysis.hypotheses import JudgedHypothesis
 from oelm.analysis.observed_design import merge_seeds
 from oelm.analysis.results import Results
@@ -46,7 +47,8 @@ def format_results(results: Results) -> str:
         )
     lines = [f"{study.name}: {metric}, {study.compare.direction} is better", ""]
     lines += format_columns(rows, left=("arm", "95 % interval", "verdict"))
-    parts = [_by_seed(results), _checks(results), [str(one) for one in results.hypotheses], _remarks(results)]
+    parts = [_by_seed(results), _verdicts(results), _checks(results)]
+    parts += [[str(one) for one in results.hypotheses], _remarks(results)]
     for part in parts:
         lines += ["", *part] if part else []
     return "\n".join(lines)
@@ -70,6 +72,14 @@ def _by_seed(results: Results) -> list[str]:
         if named:
             lines.append(f"{arm} - {one.against}, by seed  {'  '.join([*named, *more])}")
     return lines
+
+
+def _verdicts(results: Results) -> list[str]:
+    """Those that the table beside them does not explain: an interval of one test alone, or seeds that failed."""
+    found = results.comparisons.values()
+    odd = [one for one in found if one.verdict == "inconclusive" and one.n > 1 and not one.interval.contains(0)]
+    odd += [one for one in found if one not in odd and any(outcome.failed for outcome in one.outcomes)]
+    return [str(one) for one in odd]
 
 
 def _checks(results: Results) -> list[str]:
@@ -146,13 +156,20 @@ def comparison_as_dict(one: Comparison) -> dict[str, object]:
         "relative": find_metric(one.metric).relative,
         "estimate": one.shown(one.estimate.mean) if one.differences else None,
         "interval": _as_list(one.shown_interval()),
+        "deciding_interval": _as_list(one.shown_interval(one.deciding)),
+        "deciding_level": one.deciding.level,
         "over_seeds": _as_list(one.shown_interval(one.over_seeds)),
         "over_examples": _as_list(one.shown_interval(one.over_examples)) if one.over_examples is not None else None,
         "margin": one.shown(one.margin),
+        "family": one.family,
+        "exploratory": one.exploratory is not None,
         "p_differs": one.p_differs,
         "p_equivalent": one.p_equivalent,
         "detectable": one.shown(one.detectable),
         "seeds_needed": one.seeds_needed,
+        "survivors": one.survivors,
+        "worst": one.worst_shown,
+        "outcomes": [_outcome_as_dict(outcome) for outcome in one.outcomes],
         "issues": [issue.code for issue in one.issues],
         "lacks": list(one.lacks),
     }
@@ -173,12 +190,26 @@ def _hypothesis_as_dict(one: JudgedHypothesis) -> dict[str, object]:
         "interval": _as_list(one.interval),
         "n": one.n,
         "timed": one.timed,
+        "family": one.family,
+        "survivors": one.survivors,
+        "worst": one.worst,
+        "outcomes": [_outcome_as_dict(outcome) for outcome in one.outcomes],
         "p_supported": one.p_supported,
         "p_refuted": one.p_refuted,
         "issues": [issue.code for issue in one.issues],
         "lacks": list(one.lacks),
     }
     return finite_or_none(data)  # type: ignore[no-any-return]
+
+
+def _outcome_as_dict(one: SeedOutcomes) -> dict[str, object]:
+    return {
+        "arm": one.arm,
+        "planned": len(one.planned),
+        "not_run": list(one.not_run),
+        "failed": {seed: str(how) for seed, how in one.failed.items()},
+        "failure_rate_at_most": one.rate_at_most,
+    }
 
 
 def _as_list(interval: Interval | None) -> list[float] | None:

@@ -2,35 +2,34 @@
 
 The rules, all at 5 %: `equivalent` if two one-sided tests put the difference inside the smallest effect of
 interest; else `better` or `worse` if a paired test finds a difference; else `inconclusive`. Where a check blocks the
-comparison, it is `invalid`, whatever the numbers. Tests over several arms are corrected by Holm's method.
+comparison, it is `invalid`, whatever the numbers. The arms of a study are one family of tests, corrected by Holm's
+method, however many of them are looked at. A verdict is given at the planned number of seeds, and must hold with the
+seeds that failed at their worst value (`failures`).
 """
 
 from __future__ import annotations
 
 import math
 import operator
-import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, overload
 
 from oelm.analysis.checks.design import check_results
 from oelm.analysis.checks.registry import Issue
-from oelm.analysis.evidence import by_example, judged_values, kept_predictions, same_examples, with_examples
+from oelm.analysis.evidence import by_example, kept_predictions, same_examples, with_examples
+from oelm.analysis.failures import SeedOutcomes, seed_outcomes, worst_value
 from oelm.analysis.results import Results
 from oelm.analysis.stats.crossed import Crossed, McNemar, crossed, example_bootstrap, mcnemar
 from oelm.analysis.stats.estimate import Estimate, Interval, VarianceSource, bca_interval, from_seeds, holm
-from oelm.analysis.stats.power import detectable, seeds_needed
+from oelm.analysis.stats.power import ALPHA, detectable, seeds_needed
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric, is_higher_better
 from oelm.runs.record import Which
 
 Verdict = Literal["better", "worse", "equivalent", "inconclusive", "invalid"]
 
-ALPHA = 0.05
-# Standard errors that a true difference must have to be found with 80 % power, where chance is in the examples.
-_BY_EXAMPLES = 2.8
-_NOTHING = Estimate(mean=math.nan, seeds=VarianceSource(se=math.inf, df=0))
+NOTHING = Estimate(mean=math.nan, seeds=VarianceSource(se=math.inf, df=0))
 # What can be wrong with a count, with memory, with a time. Quality is another matter, and these are none of its.
 _COUNT_CHECKS = ("AUDIT-FAILED", "COUNT-MISSES-BUFFERS", "BASELINE-TREATED")
 _MEMORY_CHECKS = ("AUDIT-FAILED", "SETTING-DIFFERS")
@@ -49,11 +48,13 @@ class Comparison:
     metric: str
     higher_is_better: bool
     differences: dict[int, float]
-    """By seed."""
+    """By seed, of the seeds that failed in neither arm."""
     estimate: Estimate
     """What the verdict rests on: over seeds and examples where examples were kept, else over seeds."""
     interval: Interval
-    """95 %, of the estimate."""
+    """95 %, of the estimate, by itself."""
+    deciding: Interval
+    """The one that the verdict follows from: at the level that Holm's correction leaves this test."""
     over_seeds: Interval
     """95 %, by t over the seeds alone: for these very examples."""
     bootstrap: Interval | None
@@ -66,12 +67,26 @@ class Comparison:
     """By seed, for accuracies."""
     margin: float | None
     """The smallest effect of interest."""
+    family: int
+    """How many tests share the 5 %: of an exploratory comparison by itself, 1."""
     p_differs: float
+    """Corrected for the family; with failures, the larger of both ways to count them, and 1 where they disagree."""
     p_equivalent: float | None
     detectable: float
-    """The smallest true difference that these seeds find with 80 % power."""
+    """The smallest true difference that these seeds and examples find with 80 % power, as one of the family."""
     seeds_needed: int | None
-    """Seeds to find one of the margin with 80 % power."""
+    """Seeds with which a new study would decide on the margin with 80 % power: find it, or show that there is none.
+    None where no number would do."""
+    outcomes: tuple[SeedOutcomes, ...]
+    """How the planned seeds of both arms ended."""
+    worst: float | None
+    """What a failure counts as, if there is one, on the scale on which the metric is judged."""
+    with_failures: Estimate | None
+    """With every failure at the worst value."""
+    survivors: Verdict = "inconclusive"
+    """What the seeds that did not fail would say alone; not to be relied on where some did."""
+    exploratory: Message | None = None
+    """Why it is no confirmatory test, if it is none."""
     issues: tuple[Issue, ...]
     lacks: tuple[str, ...] = ()
     """What is damaged and would have been used, by name."""
@@ -97,6 +112,11 @@ class Comparison:
         return replace(of, low=self.shown(of.low), high=self.shown(of.high))
 
     @property
+    def worst_shown(self) -> float | None:
+        """In the unit of the metric."""
+        return find_metric(self.metric).level(self.worst) if self.worst is not None else None
+
+    @property
     def exact(self) -> bool:
         """Whether it is a count, or memory to the byte, the same in every seed: it needs no interval."""
         return find_metric(self.metric).kind in ("count", "memory") and len(set(self.differences.values())) == 1
@@ -119,33 +139,48 @@ class Comparison:
 
 
 def comparisons(results: Results) -> dict[str, Comparison]:
-    """Every arm against the study's baseline on its primary metric, corrected for how many there are."""
-    compare = results.study.compare
-    against = results.study.compare.baseline
-    if against not in results.arms:
+    """Every arm against the study's baseline on its primary metric, corrected for all that the study planned."""
+    whole, compare = results.whole, results.study.compare
+    if compare.baseline not in results.arms:
         return {}
+    if whole is not None and results.study.seeds == whole.study.seeds:  # the same tests, of which some are shown
+        return {arm: one for arm, one in whole.comparisons.items() if arm in results.arms}
+    family = len(results.planned.arms) - 1
+    why = Message("exploratory-arms") if results.planned.hypotheses else None
     found = {
-        arm: compare_arms(results, arm, against=against, metric=compare.metric)
+        arm: compare_arms(results, arm, against=compare.baseline, metric=compare.metric, family=family, exploratory=why)
         for arm in results.arms
-        if arm != against
+        if arm != compare.baseline
     }
-    planned = sum(name not in found and name != against for name in results.study.arms)
-    return corrected(found, more=planned)
+    return corrected(found, family=family)
 
 
-def corrected(found: Mapping[str, Comparison], *, more: int = 0) -> dict[str, Comparison]:
-    """Comparisons that are made together, judged together: those that could find something share the 5 %.
+def explore(results: Results, arm: str, *, against: str, metric: str, model: Which = "final") -> Comparison:
+    """Two arms on any metric, by itself, and judged: not what the study set out to test."""
+    one = compare_arms(
+        results, arm, against=against, metric=metric, model=model, exploratory=Message("exploratory-other")
+    )
+    return corrected({arm: one}, family=1)[arm]
 
-    `more` are planned and not there yet: looking at a part of a study first must not make it easier to find something.
+
+def corrected(found: Mapping[str, Comparison], *, family: int) -> dict[str, Comparison]:
+    """Comparisons of one family, judged together: its tests share the 5 %, also those that are not there or blocked.
+
+    Looking at a part of a study, or dropping an arm from it, must not make it easier to find something.
     """
-    valid = {arm: one for arm, one in found.items() if one.verdict != "invalid" and one.n > 1}
-    absent = {f"({number})": 1.0 for number in range(more)}  # no arm has such a name
-    differs = holm({**{arm: one.p_differs for arm, one in valid.items()}, **absent})
-    equal = holm({**{arm: one.p_equivalent for arm, one in valid.items() if one.p_equivalent is not None}, **absent})
-    judged = {
-        arm: _judged(replace(one, p_differs=differs[arm], p_equivalent=equal.get(arm))) for arm, one in valid.items()
+    differs, equal = _holm(found, _p_differs, family), _holm(found, _p_equivalent, family)
+    alone, same = _holm(found, _p_survivors_differ, family), _holm(found, _p_survivors_equivalent, family)
+    return {
+        arm: _judged(
+            replace(
+                one,
+                p_differs=differs[arm],
+                p_equivalent=equal[arm] if one.margin is not None else None,
+                survivors=_by_tests(one, alone[arm], same[arm]),
+            )
+        )
+        for arm, one in found.items()
     }
-    return {arm: judged.get(arm, one) for arm, one in found.items()}
 
 
 def in_terms_of(one: Comparison, metric: str) -> Comparison | None:
@@ -158,59 +193,102 @@ def _same_question(metric: str, other: str) -> bool:
     return {metric, other} == {"loss", "perplexity"}
 
 
-def compare_arms(results: Results, arm: str, *, against: str, metric: str, model: Which = "final") -> Comparison:
-    """Two arms on any metric, by itself."""
-    one, other = (judged_values(results, name, metric, model=model) for name in (arm, against))
-    differences = {seed: one[seed] - other[seed] for seed in one if seed in other}
+def _holm(found: Mapping[str, Comparison], p_of: Callable[[Comparison], float], family: int) -> dict[str, float]:
+    """Corrected p values. What cannot find anything still counts."""
+    blank = {f"({number})": 1.0 for number in range(family - len(found))}  # no arm has such a name
+    return holm({arm: 1.0 if _is_blocked(one) else p_of(one) for arm, one in found.items()} | blank)
+
+
+def _p_survivors_differ(one: Comparison) -> float:
+    return one.estimate.p_differs(0.0)
+
+
+def _p_survivors_equivalent(one: Comparison) -> float:
+    return one.estimate.p_within(one.margin) if one.margin is not None else 1.0
+
+
+def _p_differs(one: Comparison) -> float:
+    """Before correction: it must hold both ways, in one direction."""
+    other = one.with_failures
+    if other is None:
+        return _p_survivors_differ(one)
+    is_one_way = one.estimate.mean * other.mean > 0
+    return max(_p_survivors_differ(one), other.p_differs(0.0)) if is_one_way else 1.0
+
+
+def _p_equivalent(one: Comparison) -> float:
+    other = one.with_failures
+    if other is None or one.margin is None:
+        return _p_survivors_equivalent(one)
+    return max(_p_survivors_equivalent(one), other.p_within(one.margin))
+
+
+def compare_arms(
+    results: Results,
+    arm: str,
+    *,
+    against: str,
+    metric: str,
+    model: Which = "final",
+    family: int = 1,
+    exploratory: Message | None = None,
+) -> Comparison:
+    """Two arms on any metric; not judged yet, as that depends on what else is tested."""
+    outcomes = tuple(seed_outcomes(results, name, metric, model=model) for name in (arm, against))
+    differences = _differences(*(one.values for one in outcomes))
     compare = results.study.compare
     margin = compare.margin if metric == compare.metric or _same_question(metric, compare.metric) else None
-    over_seeds = from_seeds(list(differences.values())) if differences else _NOTHING
+    over_seeds = from_seeds(list(differences.values())) if differences else NOTHING
     examples = by_example(results, (arm, against), metric, model, differences, operator.sub)
     both = crossed(*examples) if examples is not None else None
     estimate = with_examples(over_seeds, both)
-    spread = statistics.stdev(differences.values()) if len(differences) > 1 else math.nan
-    issues = issues_of(results, arm, against, metric)
-    return _judged(
-        Comparison(
-            arm=arm,
-            against=against,
-            metric=metric,
-            higher_is_better=is_higher_better(metric),
-            differences=differences,
-            estimate=estimate,
-            interval=estimate.interval(1 - ALPHA),
-            over_seeds=over_seeds.interval(1 - ALPHA),
-            bootstrap=bca_interval(list(differences.values()), level=1 - ALPHA) if differences else None,
-            examples=both,
-            over_examples=example_bootstrap(*examples, level=1 - ALPHA) if examples is not None else None,
-            mcnemar=_mcnemar(results, arm, against, model, differences) if metric == "accuracy" else {},
-            margin=margin,
-            p_differs=estimate.p_differs(0.0),
-            p_equivalent=estimate.p_within(margin) if margin is not None else None,
-            detectable=_detectable(len(differences), spread, estimate),
-            seeds_needed=_seeds_needed(margin, spread, estimate),
-            issues=issues,
-            lacks=results.lacking((arm, against), metric),
-            verdict="inconclusive",
-            message=Message("verdict-none"),
-        )
+    worst = worst_value(results, metric) if any(one.failed for one in outcomes) else None
+    chance: dict[str, float] = {
+        "spread": over_seeds.seeds.se * math.sqrt(len(differences)),
+        "example_se": estimate.examples.se if estimate.examples is not None else 0.0,
+        "alpha": ALPHA / family,
+    }
+    is_known = 0 < chance["spread"] < math.inf
+    return Comparison(
+        arm=arm,
+        against=against,
+        metric=metric,
+        higher_is_better=is_higher_better(metric),
+        differences=differences,
+        estimate=estimate,
+        interval=estimate.interval(1 - ALPHA),
+        deciding=estimate.interval(1 - ALPHA / family),
+        over_seeds=over_seeds.interval(1 - ALPHA),
+        bootstrap=bca_interval(list(differences.values()), level=1 - ALPHA) if differences else None,
+        examples=both,
+        over_examples=example_bootstrap(*examples, level=1 - ALPHA) if examples is not None else None,
+        mcnemar=_mcnemar(results, arm, against, model, differences) if metric == "accuracy" else {},
+        margin=margin,
+        family=family,
+        p_differs=1.0,
+        p_equivalent=None,
+        detectable=detectable(len(differences), **chance) if is_known else math.inf,
+        seeds_needed=seeds_needed(margin, **chance) if is_known and margin is not None else None,
+        outcomes=outcomes,
+        worst=worst,
+        with_failures=_with_failures(outcomes, worst, estimate) if worst is not None else None,
+        exploratory=exploratory,
+        issues=issues_of(results, arm, against, metric),
+        lacks=results.lacking((arm, against), metric),
+        verdict="inconclusive",
+        message=Message("verdict-none"),
     )
 
 
-def _detectable(n: int, spread: float, estimate: Estimate) -> float:
-    return math.hypot(detectable(n, spread=spread), _BY_EXAMPLES * _example_error(estimate)) if spread > 0 else math.inf
+def _differences(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
+    return {seed: one[seed] - other[seed] for seed in one if seed in other}
 
 
-def _seeds_needed(margin: float | None, spread: float, estimate: Estimate) -> int | None:
-    """None where no number of seeds would do: the examples alone leave more open than the margin."""
-    error = _BY_EXAMPLES * _example_error(estimate)
-    if margin is None or not spread > 0 or error >= margin:
-        return None
-    return seeds_needed(math.sqrt(margin**2 - error**2), spread=spread)
-
-
-def _example_error(estimate: Estimate) -> float:
-    return estimate.examples.se if estimate.examples is not None else 0.0
+def _with_failures(outcomes: tuple[SeedOutcomes, ...], worst: float, estimate: Estimate) -> Estimate:
+    differences = list(_differences(*(one.counted(worst) for one in outcomes)).values())
+    if not differences or not all(map(math.isfinite, differences)):
+        return NOTHING
+    return replace(from_seeds(differences), examples=estimate.examples)
 
 
 def issues_of(results: Results, arm: str, against: str, metric: str) -> tuple[Issue, ...]:
@@ -247,10 +325,9 @@ def _mcnemar(results: Results, arm: str, against: str, model: Which, seeds: Coll
 
 
 def _judged(one: Comparison) -> Comparison:
-    """With the verdict and its message."""
+    """With the verdict, the interval that it follows from, and its message."""
     verdict, why = _verdict(one)
-    # Equivalence at 5 % is two tests at 5 % each: it is the 90 % interval that lies inside the margin.
-    interval = one.estimate.interval(1 - 2 * ALPHA) if verdict == "equivalent" else one.interval
+    one = replace(one, verdict=verdict, deciding=_deciding(one, verdict))
     message = Message(
         _special_key(one, verdict) or f"verdict-{verdict}",
         arm=one.arm,
@@ -258,14 +335,65 @@ def _judged(one: Comparison) -> Comparison:
         metric=one.metric,
         n=one.n,
         mean=one.shown(one.estimate.mean),
-        low=one.shown(interval.low),
-        high=one.shown(interval.high),
-        level=interval.level,
+        low=one.shown(one.deciding.low),
+        high=one.shown(one.deciding.high),
+        level=one.deciding.level,
+        percent=100 * one.deciding.level,
+        corrected=Message("corrected-for", family=one.family) if one.family > 1 else "",
         margin=one.shown(one.margin),
         why=why,
     )
-    said = _with_warning(message, one) if verdict != "invalid" else message
-    return replace(one, verdict=verdict, message=with_lacks(said, one.lacks))
+    said = _with_words(one, message)
+    said = _with_warning(said, one) if one.verdict != "invalid" else said
+    return replace(one, message=with_lacks(said, one.lacks))
+
+
+def _deciding(one: Comparison, verdict: Verdict) -> Interval:
+    """At the level that Holm's correction has left this test; where it decided nothing, at that of the whole family.
+
+    Equivalence at 5 % is two tests at 5 % each: it is the 90 % interval that lies inside the margin.
+    """
+    if verdict == "equivalent" and one.p_equivalent is not None:
+        return one.estimate.interval(1 - 2 * ALPHA / _factor(_p_equivalent(one), one.p_equivalent, one.family))
+    factor = _factor(_p_differs(one), one.p_differs, one.family) if verdict in ("better", "worse") else one.family
+    return one.estimate.interval(1 - ALPHA / factor)
+
+
+def _factor(raw: float, corrected_p: float, family: int) -> float:
+    """By how much Holm's correction has made a p value larger: never more than the size of the family."""
+    return corrected_p / raw if raw > 0 else family
+
+
+def _with_words(one: Comparison, message: Message) -> Message:
+    """A verdict that says what else must be known of it: which seeds failed, how many may, and what it is worth."""
+    is_decided = one.verdict in ("better", "worse", "equivalent") and not one.exact
+    failed = describe_failures(one.outcomes)
+    if failed and is_decided:
+        message = Message("verdict-despite-failures", verdict=message, failed=failed, worst=one.worst_shown)
+    elif failed:
+        message = Message("verdict-with-failures", verdict=message, failed=failed)
+    elif is_decided and any(outcome.planned for outcome in one.outcomes) and _is_quality(one.metric):
+        message = Message("verdict-no-failures", verdict=message, most=max(o.rate_at_most for o in one.outcomes))
+    if is_decided and one.exploratory is not None:
+        message = Message("verdict-exploratory", verdict=message, why=one.exploratory)
+    return message
+
+
+def describe_failures(outcomes: Iterable[SeedOutcomes]) -> tuple[Message, ...]:
+    """Which seeds of each arm failed, how, and what failure rate that does not exclude."""
+    return tuple(
+        Message(
+            "failed-seeds",
+            arm=one.arm,
+            number=len(one.failed),
+            n=one.num_ran,
+            seeds=tuple(one.failed),
+            how=tuple(dict.fromkeys(one.failed.values())),
+            most=one.rate_at_most,
+        )
+        for one in outcomes
+        if one.failed
+    )
 
 
 def _with_warning(verdict: Message, one: Comparison) -> Message:
@@ -291,32 +419,54 @@ def _special_key(one: Comparison, verdict: Verdict) -> str | None:
     return None
 
 
+def _is_quality(metric: str) -> bool:
+    return find_metric(metric).kind in ("predictions", "loss")
+
+
+def _is_blocked(one: Comparison) -> bool:
+    return any(found.severity == "invalid" for found in one.issues)
+
+
 def _verdict(one: Comparison) -> tuple[Verdict, MessageValue]:
     """And why, where it does not follow from the numbers themselves."""
-    blocked = [found for found in one.issues if found.severity == "invalid"]
-    if blocked:
-        return "invalid", tuple(dict.fromkeys(found.code for found in blocked))
+    if _is_blocked(one):
+        return "invalid", tuple(dict.fromkeys(found.code for found in one.issues if found.severity == "invalid"))
     if one.exact:
         return ("equivalent" if one.estimate.mean == 0 else _direction(one)), None
+    planned = len(one.outcomes[0].planned) if one.outcomes else 0
+    not_run = {seed for outcome in one.outcomes for seed in outcome.not_run}
+    if not_run:
+        return "inconclusive", Message("why-incomplete", n=planned - len(not_run), number=planned)
     if one.n < 2:
         return "inconclusive", Message("why-one-seed", n=one.n)
     if one.estimate.no_variation:
         return "inconclusive", Message("why-no-variation")
-    if one.p_equivalent is not None and one.p_equivalent < ALPHA:
-        return "equivalent", None
-    if one.p_differs < ALPHA:
-        return _direction(one), None
+    verdict = _by_tests(one, one.p_differs, one.p_equivalent)
+    return (verdict, None) if verdict != "inconclusive" else (verdict, _why_open(one))
+
+
+def _by_tests(one: Comparison, p_differs: float, p_equivalent: float | None) -> Verdict:
+    if one.n < 2 or one.estimate.no_variation:
+        return "inconclusive"
+    if p_equivalent is not None and p_equivalent < ALPHA:
+        return "equivalent"
+    return _direction(one) if p_differs < ALPHA else "inconclusive"
+
+
+def _why_open(one: Comparison) -> Message:
+    if one.survivors != "inconclusive":
+        return Message("why-failures", n=one.n, alone=Message(f"verdict-word-{one.survivors}"), worst=one.worst_shown)
     if not one.interval.contains(0):
-        return "inconclusive", Message("why-corrected", p=one.p_differs)
+        low, high = one.shown(one.interval.low), one.shown(one.interval.high)
+        return Message("why-corrected", low=low, high=high, family=one.family, p=one.p_differs)
     if one.margin is None:
-        return "inconclusive", Message("why-no-margin")
+        return Message("why-no-margin")
     if one.seeds_needed is not None and one.seeds_needed > one.n:
-        return "inconclusive", Message("why-more-seeds", number=one.seeds_needed, margin=one.shown(one.margin))
-    by_examples = _BY_EXAMPLES * _example_error(one.estimate)
-    if one.seeds_needed is None and by_examples >= one.margin:
-        key = "why-more-examples" if by_examples > one.detectable / math.sqrt(2) else "why-more-of-both"
-        return "inconclusive", Message(key, smallest=one.shown(one.detectable), margin=one.shown(one.margin))
-    return "inconclusive", Message("why-too-wide", smallest=one.shown(one.detectable))
+        return Message("why-more-seeds", number=one.seeds_needed, margin=one.shown(one.margin))
+    spread = one.estimate.seeds.se * math.sqrt(one.n)
+    if one.seeds_needed is None and seeds_needed(one.margin, spread=spread, alpha=ALPHA / one.family) is not None:
+        return Message("why-more-examples", smallest=one.shown(one.detectable), margin=one.shown(one.margin))
+    return Message("why-too-wide", smallest=one.shown(one.detectable))
 
 
 def _direction(one: Comparison) -> Verdict:

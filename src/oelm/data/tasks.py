@@ -195,6 +195,22 @@ TASKS: dict[str, Task] = {
     )
 }
 
+# Of the test split that is compared, as it is published: what can be decided is known before anything is loaded.
+TEST_EXAMPLES = {
+    "sst2": 872,
+    "mnli": 9815,
+    "qnli": 5463,
+    "qqp": 40430,
+    "rte": 277,
+    "mrpc": 408,
+    "cola": 1043,
+    "imdb": 25000,
+    "ag_news": 7600,
+    "xnli-en": 5010,
+    "trec": 500,
+    "rotten_tomatoes": 853,
+}
+
 
 def register_task(task: Task) -> Task:
     """Add a task that studies can name: `oelm.register_task(oelm.Task(name="reviews", kind="classification", ...))`."""

@@ -104,7 +104,8 @@ def _words(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
     if not hasattr(array, "dictionary") or array.null_count:
         raise _other_content(name, column)
     words: NDArray[Any] = np.array(array.dictionary.to_pylist(), dtype=object)
-    return words[np.from_dlpack(array.indices)]
+    found: NDArray[Any] = words[np.from_dlpack(array.indices)]
+    return found
 
 
 def _column(name: str, column: pa.ChunkedArray) -> NDArray[Any]:

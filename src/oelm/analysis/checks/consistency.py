@@ -378,7 +378,9 @@ def collapsed(
     given = parse_share(accuracy)
     if float(given.low) > near_chance(chance, examples=number):
         return []
-    return [issue("COLLAPSED", key="reported-collapsed", where=where, arms=arms, accuracy=given.text, chance=chance)]
+    # Invalid for what is published: of whole runs there are no seeds to count, as a verdict of ours does.
+    found = issue("COLLAPSED", key="reported-collapsed", where=where, arms=arms, accuracy=given.text, chance=chance)
+    return [replace(found, severity="invalid")]
 
 
 def inert_schedule(*, says: str, was: str, where: str = "", arms: tuple[str, ...] = ()) -> list[Issue]:

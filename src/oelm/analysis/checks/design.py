@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from oelm.analysis.checks.registry import Issue, Severity, by_severity, issue
+from oelm.analysis.checks.undecidable import check_tests
 from oelm.analysis.design import Design, Side, planned_design
-from oelm.analysis.stats.power import detectable
+from oelm.analysis.stats.power import ALPHA, decidable, detectable
 from oelm.analysis.stats.tuning import at_edge
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric
@@ -59,7 +60,7 @@ def check_results(results: Results, *, pair: tuple[str, str] | None = None) -> l
 
 def check_design(design: Design) -> list[Issue]:
     rules = (_settings, _tuning, _untuned, _factors, _scales, _erased, _baseline, _seeds, _split)
-    return by_severity(found for rule in rules for found in rule(design))
+    return by_severity([*(found for rule in rules for found in rule(design)), *check_tests(design.tests)])
 
 
 # -- settings ------------------------------------------------------------------------------------------------------
@@ -402,14 +403,16 @@ def _seeds(design: Design) -> Iterator[Issue]:
             continue
         n = len(set(one) & set(other))
         few = functools.partial(issue, "FEW-SEEDS", where=_place(design, arm, against), arms=(arm, against), n=n)
-        spread = design.spreads.get(arm) if against == design.against else None
+        own = against == design.against
+        spread, alpha = design.spreads.get(arm) if own else None, ALPHA / (max(design.family, 1) if own else 1)
         if n < 2:
             yield few(key="one-seed")
         elif spread is None:
             if n < _ENOUGH_SEEDS:
-                yield few(key="few-seeds-planned", severity="note", smallest=detectable(n))
+                yield few(key="few-seeds-planned", severity="note", smallest=detectable(n, alpha=alpha))
         else:
-            smallest, times = detectable(n, spread=spread), _SPREAD_AT_MOST.get(n, 1.0)
+            # Under Holm, and for equivalence too: what is neither found nor excluded is not decided.
+            smallest, times = decidable(n, spread=spread, alpha=alpha), _SPREAD_AT_MOST.get(n, 1.0)
             if aim is None or smallest > aim:
                 yield few(severity="note" if aim is None else "warn", smallest=shown(smallest), about=about)
             elif times * smallest > aim:

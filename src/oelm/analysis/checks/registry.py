@@ -25,10 +25,11 @@ CHECKS: dict[str, Severity] = {
     "PRETRAINED-ERASED": "invalid",
     "BASELINE-TREATED": "invalid",
     "FEW-SEEDS": "warn",
+    "UNDECIDABLE": "warn",
     "SAME-SPLIT": "invalid",
     # of the runs
     "LEAKAGE": "invalid",
-    "COLLAPSED": "invalid",
+    "COLLAPSED": "warn",
     "BELOW-SIMPLE-BASELINE": "invalid",
     "FINAL-BELOW-BEST": "warn",
     "INERT-SCHEDULE": "invalid",

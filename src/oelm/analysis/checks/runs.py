@@ -119,8 +119,7 @@ def _ended(results: Results) -> Iterator[Issue]:
             said = tuple(map(verbatim, (what,) if what else findings))
             yield issue("AUDIT-FAILED", where=str(cell), arms=(cell.arm,), what=said)
         elif record.status == "diverged":
-            severity = _severity(results, cell.arm)
-            yield issue("DIVERGED", where=str(cell), arms=(cell.arm,), severity=severity, what=verbatim(what))
+            yield issue("DIVERGED", where=str(cell), arms=(cell.arm,), what=verbatim(what))
         elif record.status == "failed":
             yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="failed", what=verbatim(what))
         elif record.status != "done":
@@ -145,7 +144,6 @@ def _number(record: Record, results: Results) -> float | None:
 def _learned(results: Results) -> Iterator[Issue]:
     """Nothing that learned no more than the commonest class is a baseline."""
     for arm in results.arms:
-        collapsed: dict[int, Message] = {}
         for seed, record in results.of(arm).items():
             if record.status != "done" or _number(record, results) is None:
                 continue
@@ -159,12 +157,29 @@ def _learned(results: Results) -> Iterator[Issue]:
                 yield issue("NOT-REPRODUCED", where=where, arms=(arm,), severity="warn", key="damaged-file", what=what)
             if kept is not None:
                 yield from _reproduced(cell, record, kept)
-            reason = _collapse(record, kept) if kept is not None else _at_majority(record, results)
-            if reason is not None:
-                collapsed[seed] = reason
+        collapsed = {cell.seed: why for cell, why in results.collapsed.items() if cell.arm == arm}
         if collapsed:
             seeds, first = tuple(collapsed), next(iter(collapsed.values()))
-            yield issue("COLLAPSED", where=arm, arms=(arm,), severity=_severity(results, arm), seeds=seeds, what=first)
+            # Seeds that fail now and then are counted by the verdict; a baseline that never learns is none.
+            never = len(collapsed) == len(results.of(arm)) and arm == results.study.compare.baseline
+            severity: Severity = "invalid" if never else "warn"
+            yield issue("COLLAPSED", where=arm, arms=(arm,), severity=severity, seeds=seeds, what=first)
+
+
+def find_collapsed(results: Results) -> dict[Cell, Message]:
+    """Cells of any arm that learned nothing, and how that shows. Verdicts count them as failures."""
+    found = {}
+    for cell, record in results.records.items():
+        if record.status != "done" or _number(record, results) is None:
+            continue
+        try:
+            kept = results.predictions(cell)
+        except CellError:
+            kept = None
+        reason = _collapse(record, kept) if kept is not None else _at_majority(record, results)
+        if reason is not None:
+            found[cell] = reason
+    return dict(sorted(found.items(), key=lambda item: item[0].seed))
 
 
 def _at_majority(record: Record, results: Results) -> Message | None:

@@ -6,8 +6,9 @@ from statistics import fmean
 
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import holm
+from oelm.analysis.stats.power import ALPHA
 from oelm.analysis.stats.timed_pairs import count_rounds, timed_pair
-from oelm.analysis.verdicts import ALPHA, Comparison, compare_arms
+from oelm.analysis.verdicts import Comparison, compare_arms, corrected
 from oelm.message import MessageValue, Text
 from oelm.report.blocks import Block, Prose, TableCell, TableRow, make_table, text_cell
 from oelm.runs.bench import Bench
@@ -37,8 +38,8 @@ def _fastest(bench: Bench) -> tuple[TableCell, TableCell]:
     if not valid:
         codes = dict.fromkeys(issue.code for pair in pairs.values() for issue in pair.issues)
         return text_cell(say("recommend-nobody")), text_cell(say("recommend-blocked", codes=", ".join(codes)))
-    corrected = holm({arm: pair.p_differs for arm, pair in valid.items()})
-    clear = {arm: pair for arm, pair in valid.items() if corrected[arm] < ALPHA}
+    p_values = holm({arm: pair.p_differs for arm, pair in valid.items()})
+    clear = {arm: pair for arm, pair in valid.items() if p_values[arm] < ALPHA}
     faster = sorted((pair for pair in clear.values() if pair.is_faster), key=lambda pair: pair.ratio)
     if faster:
         first = faster[0]
@@ -62,26 +63,22 @@ def _winner(results: Results, metric: str) -> tuple[TableCell, TableCell]:
     nothing = text_cell(say("recommend-nobody"))
     if against not in results.arms or len(results.arms) < 2:
         return nothing, text_cell(say("recommend-no-evidence"))
-    if metric == study.compare.metric:
-        found = dict(results.comparisons)
-    else:
-        found = {
-            arm: compare_arms(results, arm, against=against, metric=metric) for arm in results.arms if arm != against
-        }
+    found = results.comparisons
+    if metric != study.compare.metric:
+        others = [arm for arm in results.arms if arm != against]
+        family = len(others)
+        found = {arm: compare_arms(results, arm, against=against, metric=metric, family=family) for arm in others}
+        found = corrected(found, family=family)
     valid = {arm: one for arm, one in found.items() if one.verdict != "invalid" and one.n > 1}
     if not valid:
         codes = dict.fromkeys(f.code for one in found.values() for f in one.issues if f.severity == "invalid")
         key = "recommend-blocked" if codes else "recommend-no-evidence"
         return nothing, text_cell(say(key, codes=", ".join(codes)))
-    corrected = holm({arm: one.p_differs for arm, one in valid.items()})
-    if metric == study.compare.metric:  # those are corrected already
-        corrected = dict.fromkeys(valid, 0.0)
-    clear = {arm: one for arm, one in valid.items() if corrected[arm] < ALPHA}
-    better = [one for one in clear.values() if one.verdict == "better"]
+    better = [one for one in valid.values() if one.verdict == "better"]
     if better:
         better.sort(key=lambda one: -abs(one.estimate.mean))
         return text_cell(join_names([one.arm for one in better])), text_cell(_evidence(results, better[0]))
-    if len(clear) == len(found) and all(one.verdict == "worse" for one in clear.values()):
+    if all(one.verdict == "worse" for one in found.values()):
         return text_cell(against), text_cell(say("recommend-all-worse"))
     if len(valid) == len(found) and all(one.verdict == "equivalent" for one in valid.values()):
         return nothing, text_cell(say("recommend-all-equivalent"))

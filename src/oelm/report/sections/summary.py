@@ -69,10 +69,11 @@ def _arm_verdict(one: Comparison) -> Text:
         return say("overall-arm-invalid", arm=one.arm, verdict=verdict, codes=", ".join(codes))
     if not one.differences:
         return say("overall-arm-nothing", arm=one.arm, verdict=verdict)
-    if not math.isfinite(one.interval.low):
+    if not math.isfinite(one.deciding.low):
         return say("overall-arm-mean", arm=one.arm, verdict=verdict, mean=one.shown(one.estimate.mean))
-    mean, interval = one.shown(one.estimate.mean), one.shown_interval()
-    return say("overall-arm", arm=one.arm, verdict=verdict, mean=mean, low=interval.low, high=interval.high)
+    interval = one.shown_interval(one.deciding)
+    values = {"mean": one.shown(one.estimate.mean), "low": interval.low, "high": interval.high}
+    return say("overall-arm", arm=one.arm, verdict=verdict, percent=100 * interval.level, **values)
 
 
 def comparison_sentences(results: Results) -> list[Block]:

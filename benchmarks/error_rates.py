@@ -1,0 +1,106 @@
+"""How often verdicts are wrong, and how often they are reached, by simulation: no training, minutes of one core.
+
+    python benchmarks/error_rates.py [--number 200000]
+
+Arms against one baseline, normal differences, Holm's correction over all arms, as in `oelm.analysis.verdicts`.
+Shape suffixes: B = studies, A = treated arms, S = seeds.
+"""
+
+import argparse
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t
+
+from oelm.analysis.stats.power import ALPHA, decidable, detectable
+
+Array = NDArray[np.float64]
+WORST = -100.0  # of a failure, in standard deviations
+
+
+def p_values(d_BAS: Array, margin: float) -> tuple[Array, Array]:
+    """Of B studies, A arms and S seeds: that they differ, and that they do not."""
+    n = d_BAS.shape[-1]
+    mean, se = d_BAS.mean(-1), np.maximum(d_BAS.std(-1, ddof=1), 1e-12) / math.sqrt(n)
+    return 2 * t.sf(np.abs(mean) / se, n - 1), t.sf((margin - np.abs(mean)) / se, n - 1)
+
+
+def holm(p_BA: Array) -> Array:
+    order = np.argsort(p_BA, axis=1)
+    factors = p_BA.shape[1] - np.arange(p_BA.shape[1])
+    stepped = np.maximum.accumulate(np.minimum(np.take_along_axis(p_BA, order, 1) * factors, 1), axis=1)
+    adjusted = np.empty_like(stepped)
+    np.put_along_axis(adjusted, order, stepped, 1)
+    return adjusted
+
+
+def judge(d_BAS: Array, margin: float) -> Array:
+    """+1 better, -1 worse, 2 equivalent, 0 inconclusive."""
+    differs, equal = map(holm, p_values(d_BAS, margin))
+    return np.where(equal < ALPHA, 2, np.where(differs < ALPHA, np.sign(d_BAS.mean(-1)), 0))
+
+
+def judge_with_failures(d_BAS: Array, failed_BAS: NDArray[np.bool_], margin: float, worst: float) -> Array:
+    """Failures in the treated arms: the verdict must hold without them and with them at the worst value."""
+    B, A, S = d_BAS.shape
+    differs, equal = np.ones((B, A)), np.ones((B, A))
+    worst_differs, worst_equal = p_values(np.where(failed_BAS, worst, d_BAS), margin)
+    worst_sign = np.sign(np.where(failed_BAS, worst, d_BAS).mean(-1))
+    signs = np.zeros((B, A))
+    for number in range(S + 1):
+        at = failed_BAS.sum(-1) == number
+        if S - number < 2 or not at.any():
+            continue
+        left = d_BAS[at][~failed_BAS[at]].reshape(-1, 1, S - number)
+        alone_differs, alone_equal = (p[:, 0] for p in p_values(left, margin))
+        signs[at] = np.sign(left.mean(-1)[:, 0])
+        if number == 0:
+            differs[at], equal[at] = alone_differs, alone_equal
+        else:
+            is_one_way = signs[at] == worst_sign[at]
+            differs[at] = np.where(is_one_way, np.maximum(alone_differs, worst_differs[at]), 1.0)
+            equal[at] = np.maximum(alone_equal, worst_equal[at])
+    return np.where(holm(equal) < ALPHA, 2, np.where(holm(differs) < ALPHA, signs, 0))
+
+
+def draw(random: np.random.Generator, number: int, arms: int, n: int, effect: float | Array = 0.0) -> Array:
+    """Differences of `arms` - 1 treated arms to one baseline: they have its luck in common."""
+    values = random.normal(0, 1 / math.sqrt(2), (number, arms, n))
+    return values[:, 1:] - values[:, :1] + effect
+
+
+def rates(number: int, *, n: int, arms: int, random: np.random.Generator) -> dict[str, float]:
+    alpha = ALPHA / (arms - 1)
+    same = draw(random, number, arms, n)
+    one = np.zeros((arms - 1, 1))
+    one[0] = detectable(n, alpha=alpha)
+    margin = decidable(n, alpha=alpha)
+    failed = random.random(same.shape) < 0.2
+    counted = judge_with_failures(same, failed, 2 * margin, WORST)
+    return {
+        "false": float(np.isin(judge(same, 1e-9), (1, -1)).any(axis=1).mean()),
+        "found": float((judge(draw(random, number, arms, n, one), 1e-9)[:, 0] == 1).mean()),
+        "equivalent": float((judge(same, margin) == 2).mean()),
+        "failing": float((counted[failed.any(-1)] == 2).mean()),
+        "lucky": float((counted == 2).mean()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--number", type=int, default=200_000, help="studies of each kind")
+    number = parser.parse_args().number
+    print("false: identical arms, any called better or worse (at most 5 %)")
+    print("found, equivalent: a difference that is promised to be found, arms that are alike (80 % or more)")
+    print("failing: one seed in five fails; `equivalent` of arms in which one did. lucky: of all arms")
+    print(f"{'seeds':>5} {'arms':>5} {'false':>8} {'found':>8} {'equivalent':>11} {'failing':>8} {'lucky':>8}")
+    for n in (2, 3, 5, 10, 20):
+        for arms in (2, 3, 6):
+            row = rates(number, n=n, arms=arms, random=np.random.default_rng([n, arms]))
+            shown = " ".join(f"{value:{width}.2%}" for value, width in zip(row.values(), (8, 8, 11, 8, 8), strict=True))
+            print(f"{n:>5} {arms:>5} {shown}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

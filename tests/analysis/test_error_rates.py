@@ -1,0 +1,100 @@
+"""How often verdicts are wrong, and how often they are reached: whole families of arms, by simulation.
+
+The arithmetic of verdicts for many studies at once is in `benchmarks/error_rates.py`, which does the same with many
+more; here it is held to the real one.
+"""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from made_comparisons import compared
+from oelm.analysis.failures import SeedOutcomes
+from oelm.analysis.stats.estimate import from_seeds
+from oelm.analysis.stats.power import ALPHA, decidable, detectable
+from oelm.analysis.verdicts import corrected
+from oelm.message import verbatim
+
+with pytest.MonkeyPatch.context() as patch:  # not for longer: its names are not for the other tests
+    patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    from error_rates import draw, judge, judge_with_failures
+
+SEEDS, ARMS = (3, 5, 10), (3, 6)
+NUMBER = 20_000
+WORDS = {1: "better", -1: "worse", 2: "equivalent", 0: "inconclusive"}
+
+
+@pytest.mark.parametrize("failing", [False, True])
+@pytest.mark.parametrize("n", SEEDS)
+def test_the_arithmetic_is_that_of_verdicts(n, failing):
+    random = np.random.default_rng(n)
+    effects = random.choice([0.0, 2.0, 4.0], size=(60, 5, 1))
+    d_BAS = draw(random, 60, 6, n) + effects
+    failed_BAS = (random.random(d_BAS.shape) < 0.2) & failing
+    found = judge_with_failures(d_BAS, failed_BAS, 3.0, -50.0)
+    if not failing:
+        np.testing.assert_array_equal(found, judge(d_BAS, 3.0))
+    for rows, failed, verdicts in zip(d_BAS, failed_BAS, found, strict=True):
+        family = {str(arm): made(d, out) for arm, (d, out) in enumerate(zip(rows, failed, strict=True))}
+        assert [one.verdict for one in corrected(family, family=5).values()] == [WORDS[int(v)] for v in verdicts]
+    assert len({int(v) for v in found.ravel()}) > 1, "not all the same"
+
+
+def made(differences, failed):
+    """A comparison of an arm in which these seeds failed, with a baseline of 0."""
+    left = dict(enumerate(differences))
+    values = {seed: d for seed, d in left.items() if not failed[seed]}
+    out = {seed: verbatim("diverged") for seed in left if failed[seed]}
+    planned = tuple(left)
+    arm = SeedOutcomes(arm="arm", planned=planned, not_run=(), failed=out, values=values)
+    base = SeedOutcomes(arm="baseline", planned=planned, not_run=(), failed={}, values=dict.fromkeys(left, 0.0))
+    counted = [-50.0 if failed[seed] else d for seed, d in left.items()]
+    parts = {"outcomes": (arm, base), "worst": -50.0, "family": 5, "with_failures": from_seeds(counted)}
+    # Of fewer than one seed there is no comparison to be made; it stands for none.
+    one = replace(compared(list(values.values()) or [0.0], margin=3.0), differences=values)
+    return replace(one, **(parts if out else {"outcomes": (arm, base), "family": 5}))
+
+
+@pytest.mark.parametrize("arms", ARMS)
+@pytest.mark.parametrize("n", SEEDS)
+def test_identical_arms_are_rarely_called_different(n, arms):
+    """Any arm of the study: 5 %, by Holm's correction, at any margin."""
+    random = np.random.default_rng([n, arms])
+    d_BAS = draw(random, NUMBER, arms, n)
+    for margin in (1e-9, decidable(n, alpha=ALPHA / (arms - 1))):
+        wrong = np.isin(judge(d_BAS, margin), (1, -1)).any(axis=1).mean()
+        assert wrong <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / NUMBER)
+    assert np.isin(judge(d_BAS, 1e-9), (1, -1)).any(axis=1).mean() > 0.025, "and it does test something"
+
+
+@pytest.mark.parametrize("arms", ARMS)
+@pytest.mark.parametrize("n", SEEDS)
+def test_promised_power_is_reached(n, arms):
+    """80 % for an arm that differs among arms that do not, and for arms that are all alike."""
+    random = np.random.default_rng([n, arms, 1])
+    alpha = ALPHA / (arms - 1)
+    effect = np.zeros((arms - 1, 1))
+    effect[0] = detectable(n, alpha=alpha)
+    one = (judge(draw(random, NUMBER, arms, n, effect), 1e-9)[:, 0] == 1).mean()
+    assert 0.8 - 0.01 < one < 0.85
+    margin = decidable(n, alpha=alpha)
+    alike = (judge(draw(random, NUMBER, arms, n), margin) == 2).mean()
+    assert alike > 0.8 - 0.01, "Holm's correction asks less of all but the first"
+
+
+@pytest.mark.parametrize("arms", ARMS)
+@pytest.mark.parametrize("n", SEEDS)
+def test_failures_are_not_equivalent(n, arms):
+    """Arms that are alike, but for one seed in five that fails: of those in which any did, none is equivalent."""
+    random = np.random.default_rng([n, arms, 2])
+    d_BAS = draw(random, NUMBER, arms, n)
+    failed_BAS = random.random(d_BAS.shape) < 0.2
+    margin = 2 * decidable(n, alpha=ALPHA / (arms - 1))
+    found = judge_with_failures(d_BAS, failed_BAS, margin, -100.0)
+    hit = failed_BAS.any(-1)
+    assert (found[hit] == 2).mean() <= 0.05
+    assert (found[~hit] == 2).mean() > 0.7, "and where none did, it is what it looks like"
+    assert (found[hit] == 1).mean() <= 0.05
