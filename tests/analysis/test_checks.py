@@ -243,7 +243,7 @@ def test_one_convenient_learning_rate(one, other, fires):
 
 
 def test_studies_that_tune_and_that_do_not(tmp_path):
-    tune = {"optimizer.lr": [3e-5, 1e-4, 3e-4], "seeds": [100]}
+    tune = {"optimizer.lr": [3e-5, 1e-4, 3e-4]}
     for study, fires in ((study_of(seeds=[0, 1]), True), (study_of(seeds=[0, 1], tune=tune), False)):
         assert bool(found(study, "UNTUNED")) == fires
         results = load(make_runs(tmp_path / str(fires), study, examples=60, steps=10))
@@ -408,10 +408,9 @@ def test_few_seeds_planned(number, arms):
     critical = t.isf(0.025 / (arms - 1), number - 1)
     told = brentq(lambda size: nct.sf(critical, number - 1, size * math.sqrt(number)) - 0.8, 0.1, 20)
     some = {"baseline": BASE, **{f"arm-{n}": FREEZE for n in range(1, arms)}}
-    issues = found(study_of(arms=some, seeds=list(range(number))), "FEW-SEEDS")
-    assert len(issues) == arms - 1
-    assert {one.severity for one in issues} == {"note"}
-    assert all(f"a difference of {told:.1f} standard deviations" in str(one.message) for one in issues)
+    (one,) = found(study_of(arms=some, seeds=list(range(number))), "FEW-SEEDS")
+    assert (one.severity, len(one.places)) == ("note", arms - 1)
+    assert f"a difference of {told:.1f} standard deviations" in str(one.message)
 
 
 def test_one_seed_planned_and_enough_seeds():
@@ -547,9 +546,12 @@ def test_shipped_studies(name):
     invalid = {one.code for one in issues if one.severity == "invalid"}
     assert bool(invalid) == name.endswith("-as-published")
     warned = {one.code for one in issues if one.severity == "warn"}
-    assert warned == set() or not name.endswith("-fair"), "no warning that the design does not deserve"
+    # 872 sentences cannot decide on one point; these studies need a larger margin, or the labeled test set.
+    deserved = {"UNDECIDABLE"} if name in ("bert-sst2-ablation", "bert-sst2-fair") else set()
+    assert warned == deserved or not name.endswith("-fair"), "no warning that the design does not deserve"
     assert ("UNTUNED" in warned) == (study.tune is None)
-    assert len({(one.severity, one.code, one.message.key) for one in issues}) == len(issues), "each cause once"
+    causes = [(one.severity, one.code, one.message.key) for one in issues if one.code != "UNDECIDABLE"]
+    assert len(set(causes)) == len(causes), "each cause once"
     assert planned_design(study).against == study.compare.baseline
 
 

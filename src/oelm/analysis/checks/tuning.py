@@ -29,11 +29,13 @@ def check_tuning(results: Results) -> Iterator[Issue]:
 def _choices(results: Results, arm: str) -> Iterator[Issue]:
     """One issue a reason, with all its seeds."""
     wrong: dict[Message, list[int]] = {}
+    unknown: Message | None = None  # of several, the first is told
     for seed, record in results.of(arm).items():
         try:
             best = best_point(results.study, Cell(arm=arm, seed=seed), results.tuning)
         except StudyError as error:
-            wrong.setdefault(Message("choice-unknown", why=verbatim(str(error).splitlines()[0])), []).append(seed)
+            unknown = unknown or Message("choice-unknown", why=verbatim(str(error).splitlines()[0]))
+            wrong.setdefault(unknown, []).append(seed)
             continue
         settings = flatten(asdict(record.spec.recipe))
         used: Point = tuple((path, settings.get(path)) for path, _ in best)  # type: ignore[misc]
