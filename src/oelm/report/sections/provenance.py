@@ -22,7 +22,7 @@ def provenance_section(results: Results) -> list[Block]:
     times = []
     alike: dict[str, list[Record]] = {}  # mostly all are
     for record in (*results.records.values(), *results.tuning.values()):
-        facts = replace(record.provenance, **dict.fromkeys(_OF_THE_CELL, ""))
+        facts = replace(record.provenance, time="", command="")
         alike.setdefault(repr((facts, record.data, record.processes)), []).append(record)
         times.append(record.provenance.time)
     for records in alike.values():
