@@ -5,6 +5,8 @@ import json
 import math
 import os
 import shutil
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -436,6 +438,7 @@ def kept_in(folder, **model):
         {"strange": [1, 2]},
         {"tokens": [0, 5]},
         {"model": [1, 2]},
+        {"model": ["final", None]},
     ],
 )
 def test_predictions_of_another_kind_are_damaged(tmp_path, column):
@@ -461,6 +464,22 @@ def test_predictions_of_the_first_split_and_of_no_model(tmp_path):
     assert kept_in(tmp_path).loss.tolist() == [0.1, 0.2]
     assert len(kept_in(tmp_path, model="best").row) == 0
     assert kept_in(tmp_path / "nowhere") is None
+
+
+def test_predictions_in_several_parts(tmp_path):
+    """A part has a dictionary of its own."""
+    table = pa.table(
+        {"model": ["final", "best", "final"], "split": ["s"] * 3, "row": [0, 0, 1], "loss": [0.1, 0.2, 0.3]}
+    )
+    path = tmp_path / "predictions.parquet"
+    parquet.write_table(table.replace_schema_metadata({"oelm_format": "1"}), path, row_group_size=1)
+    assert kept_in(tmp_path).row.tolist() == [0, 1]
+    assert kept_in(tmp_path, model="best").loss.tolist() == [0.2]
+
+
+def test_the_checks_wait_for_no_pandas(runs):
+    code = f"import sys, oelm; oelm.load({str(runs)!r}).checks; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_predictions_of_one_arm_that_cannot_be_read(runs):

@@ -103,9 +103,9 @@ def _words(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
     array = column.combine_chunks()
     if not hasattr(array, "dictionary") or array.null_count:
         raise _other_content(name, column)
-    words: NDArray[Any] = np.array(array.dictionary.to_pylist(), dtype=object)
-    found: NDArray[Any] = words[np.from_dlpack(array.indices)]
-    return found
+    words = np.array(array.dictionary.to_pylist(), dtype=object)
+    values: NDArray[Any] = words[np.from_dlpack(array.indices)]
+    return values
 
 
 def _column(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
