@@ -176,7 +176,7 @@ SERVER = Site(
 PARALLEL = replace(SERVER, bandwidth=20e9)  # assumed, of a parallel file system
 SPARING = replace(BERT, checkpoints=1, keeps_model=False)  # recipe.checkpoint={every: 10000, keep: none}
 NEAR = replace(SPARING, files=100, read=0)  # environment, model and tokens on the node
-STAGES = (24, 976)  # cells of the tuning, and all others
+STAGES = (72, 928)  # cells of the tuning, and all others
 
 
 def format_waves() -> str:

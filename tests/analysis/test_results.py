@@ -472,7 +472,7 @@ def test_predictions_in_several_parts(tmp_path):
         {"model": ["final", "best", "final"], "split": ["s"] * 3, "row": [0, 0, 1], "loss": [0.1, 0.2, 0.3]}
     )
     path = tmp_path / "predictions.parquet"
-    parquet.write_table(table.replace_schema_metadata({"oelm_format": "1"}), path, row_group_size=1)
+    parquet.write_table(table.replace_schema_metadata({"oelm_format": "2"}), path, row_group_size=1)
     assert kept_in(tmp_path).row.tolist() == [0, 1]
     assert kept_in(tmp_path, model="best").loss.tolist() == [0.2]
 

@@ -236,8 +236,9 @@ def test_the_times_that_are_promised_are_those_of_the_code():
 
 
 def test_the_page_has_the_cells_and_steps_of_the_study():
-    study = load_study("bert-sst2-ablation", [f"seeds={list(range(200, 322))}"])
-    assert (len(tuning_cells(study)), len(compared_cells(study))) == (24, 976) == cost.STAGES
+    tune = "tune={optimizer.lr: [2e-5, 5e-5, 1e-4], seeds: [100, 101, 102]}"
+    study = load_study("bert-sst2-ablation", [f"seeds={list(range(200, 316))}", tune])
+    assert (len(tuning_cells(study)), len(compared_cells(study))) == (72, 928) == cost.STAGES
     recipe = study.recipe
     examples = torch.zeros(67_349 - recipe.data.validation).numpy()
     order = BatchSampler(examples, batch_size=recipe.batch.size, accumulate=recipe.batch.accumulate, seed=0)
