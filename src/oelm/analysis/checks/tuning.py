@@ -29,7 +29,7 @@ def check_tuning(results: Results) -> Iterator[Issue]:
 def _choices(results: Results, arm: str) -> Iterator[Issue]:
     """One issue a reason, with all its seeds."""
     wrong: dict[Message, list[int]] = {}
-    unknown: Message | None = None  # of several, the first is told
+    unknown: Message | None = None  # of several, the first
     for seed, record in results.of(arm).items():
         try:
             best = best_point(results.study, Cell(arm=arm, seed=seed), results.tuning)
