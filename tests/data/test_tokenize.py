@@ -173,8 +173,9 @@ def test_a_tokenizer_without_pairs_needs_a_pair_separator(tmp_path):
 def test_long_examples_are_cut_and_counted(tmp_path, shared_model):
     bert = load_tokenizer(shared_model("tokenizer-bert-base-uncased"))
     rows = {"text": ["a b c", "a b", "a b c d e", ""], "label": [0, 1, 0, 1]}
+    train = {"text": ["x y z", "u v", "w x y z", "t"], "label": [0, 1, 0, 1]}
     data = prepared(
-        SST2, write(tmp_path / "d", train=rows, validation=rows), tokenizer=loaded(bert), max_length=5, validation=1
+        SST2, write(tmp_path / "d", train=train, validation=rows), tokenizer=loaded(bert), max_length=5, validation=1
     )
     assert data.test["validation"].lengths.tolist() == [5, 4, 5, 2]
     assert data.facts.cut["test-validation"] == 1, "the first just fits"
@@ -327,8 +328,8 @@ def test_a_text_without_documents_is_cut_into_stretches_of_windows(windows, stre
 
 
 def test_wikitext_is_a_text_without_documents(tmp_path):
-    rows = {"text": ["= Title =\n", "some words\n"] * 100}
-    data = prepared(WIKI, write(tmp_path / "wiki", train=rows, validation=rows, test=rows), max_length=8)
+    splits = {name: {"text": [f"= {name} =\n", f"{name} words\n"] * 100} for name in ("train", "validation", "test")}
+    data = prepared(WIKI, write(tmp_path / "wiki", **splits), max_length=8)
     split = data.test["test"]
     assert len(split.document_ends) > 25
     assert set(np.diff(split.document_ends[:-1]) % 8) == {0}
