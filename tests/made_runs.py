@@ -18,6 +18,7 @@ from oelm.facts import AttentionStats, Counts, TaskFacts
 from oelm.runs.cell_start import CELL_FILE, CellStart, StartedCell
 from oelm.runs.files import digest_file
 from oelm.runs.layout import PREDICTIONS, RECORD, STEPS
+from oelm.runs.lock import lock_study
 from oelm.runs.predictions import Predictions, write_predictions
 from oelm.runs.provenance import GitState, PeakMemory, Provenance
 from oelm.runs.record import RECORD_FILE, AuditOutcome, Launch, ModelScores, ProcessStats, Record, ValidationScore
@@ -78,6 +79,7 @@ def make_runs(
     folder = root / study.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.json").write_text(json.dumps(study.to_dict()))
+    lock = lock_study(folder, study).digest
     write_floor(folder, accuracy=0.3)
     hardness = np.random.default_rng(7).random(examples)
     labels = np.random.default_rng(8).integers(0, 2, examples)
@@ -93,7 +95,7 @@ def make_runs(
         right = difficulty <= np.quantile(difficulty, np.clip(target, 0.0, 1.0))
         predicted = np.where(right, labels, 1 - labels)
         loss = np.where(right, 0.1, 1.5) + 0.01 * draw.random(examples)
-        record = _record(spec, _metrics(labels, predicted, loss), len(labels), steps)
+        record = _record(spec, _metrics(labels, predicted, loss), len(labels), steps, lock)
         changed = change(cell, record) if change is not None else record
         if changed is not None:
             place = folder / cell.folder
@@ -186,7 +188,7 @@ def made_record(cell: Cell, metrics: dict[str, float], *, examples: int = EXAMPL
     return _record(resolve_cell(study_of(), cell), metrics, examples, steps)
 
 
-def _record(spec: CellSpec, metrics: dict[str, float], examples: int, steps: int) -> Record:
+def _record(spec: CellSpec, metrics: dict[str, float], examples: int, steps: int, lock: str = "") -> Record:
     recipe, seed = spec.recipe, spec.seed
     evaluations = [
         ValidationScore(
@@ -209,6 +211,7 @@ def _record(spec: CellSpec, metrics: dict[str, float], examples: int, steps: int
         overlap=(),
     )
     start = CellStart(
+        lock=lock,
         data=data,
         weights=f"weights-{seed}",
         new_weights=("classifier.bias", "classifier.weight"),

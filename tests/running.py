@@ -135,6 +135,7 @@ def bits_of(cell: Path) -> dict[str, object]:
         "test": record.test,
         "evaluations": record.evaluations,
         "batches": record.batches,
+        "lock": record.start.lock,
         "model": (cell / "model" / "model.safetensors").read_bytes(),
         "predictions": (cell / "predictions.parquet").read_bytes(),
     }

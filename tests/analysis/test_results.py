@@ -25,14 +25,24 @@ from oelm.facts import AttentionStats
 from oelm.runs.files import digest_file
 from oelm.runs.layout import find_started_studies
 from oelm.runs.lease import acquire
+from oelm.runs.lock import lock_study
 from oelm.runs.predictions import read_predictions
 from oelm.runs.steps import read_steps
 from oelm.study.cells import Cell, compared_cells
+from oelm.study.load import load_study
 from oelm.text.messages import translate
 
 SMALL = {"examples": 60, "steps": 10}
 TWO = study_of(seeds=[0, 1])
 TUNE = {"optimizer.lr": [3e-5, 1e-4, 3e-4]}
+HYPOTHESES = {
+    "h": {
+        "statement": "It costs nothing",
+        "estimand": "accuracy(freeze-only) - accuracy(baseline)",
+        "rule": "above",
+        "margin": -0.01,
+    }
+}
 
 
 @pytest.fixture(scope="session")
@@ -108,39 +118,25 @@ def test_tuning_cells_are_kept_apart(tmp_path, monkeypatch):
 # -- the study -------------------------------------------------------------------------------------------------------
 
 
-def test_a_study_that_is_not_written_down_is_made_from_its_records(runs, pristine):
+@pytest.mark.parametrize(
+    "parts", [{}, {"tune": TUNE}, {"hypotheses": HYPOTHESES}], ids=["plain", "tuned", "hypotheses"]
+)
+def test_a_study_that_is_missing_is_what_was_locked(tmp_path, parts):
+    runs = make_runs(tmp_path, study_of(seeds=[0, 1], **parts), **SMALL)
+    whole = load(runs)
     (runs / "study.json").unlink()
-    results, whole = load(runs), load(pristine)
-    assert results.records == whole.records
-    assert list(left(results)) == ["study.json"], "what it set out to show is not known any more"
-    for part in ("name", "seeds", "compare", "recipe"):
-        assert getattr(results.study, part) == getattr(whole.study, part)
-    assert results.study.arms == whole.study.arms
+    results = load(runs)
+    assert (results.study, results.records, results.tuning) == (whole.study, whole.records, whole.tuning)
+    assert list(left(results)) == ["study.json"]
     assert {arm: one.verdict for arm, one in results.comparisons.items()} == {
         arm: one.verdict for arm, one in whole.comparisons.items()
     }
 
 
-def test_without_a_study_tuning_cells_are_left_out_with_a_reason(tmp_path):
-    runs = make_runs(tmp_path, study_of(seeds=[0, 1], tune=TUNE), **SMALL)
-    (runs / "study.json").unlink()
-    results = load(runs)
-    assert len(results.records) == 6
-    assert len(results.excluded) == 19, "and the study"
-
-
-def test_one_arm_alone_does_not_say_what_it_is_compared_with(runs):
-    (runs / "study.json").unlink()
-    for arm in ("freeze-only", "oelm-freeze"):
-        shutil.rmtree(runs / arm)
-    with pytest.raises(CellError, match="one arm only"):
-        load(runs)
-
-
-def test_no_study_and_no_finished_cell(runs):
-    for path in (runs / "study.json", *runs.rglob("record.json")):
-        path.unlink()
-    with pytest.raises(CellError, match="has come to its end"):
+def test_neither_a_study_nor_a_lock_is_one_error(runs):
+    for name in ("study.json", "lock.json"):
+        (runs / name).unlink()
+    with pytest.raises(CellError, match=r"neither study\.json nor lock\.json"):
         load(runs)
 
 
@@ -184,7 +180,7 @@ def test_a_record_of_another_format(runs):
     edit(runs / "baseline" / "seed-1" / "record.json", lambda data: data.update(format=1))
     edit(runs / "freeze-only" / "seed-1" / "record.json", lambda data: data.update(format=99))
     why = left(load(runs))
-    assert "format 1; this oelm reads format 4" in why["baseline/seed-1"]
+    assert "format 1; this oelm reads format 5" in why["baseline/seed-1"]
     assert "a newer oelm" in why["freeze-only/seed-1"]
 
 
@@ -222,6 +218,8 @@ def test_an_arm_and_a_seed_that_the_study_does_not_have(runs):
         data["seeds"] = [0]
 
     edit(runs / "study.json", fewer)
+    (runs / "lock.json").unlink()  # else what was planned would still count
+    lock_study(runs, load_study(runs / "study.json"))
     results = load(runs)
     assert len(results.records) == 2
     assert set(left(results)) == {f"freeze-only/seed-{seed}" for seed in (0, 1)} | {

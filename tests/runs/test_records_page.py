@@ -18,20 +18,22 @@ from oelm.runs.cell_start import CELL_FILE
 from oelm.runs.files import FileType
 from oelm.runs.jobs import JOB_LINE
 from oelm.runs.lease import HOLDER_FILE
+from oelm.runs.lock import LOCK_FILE
 from oelm.runs.predictions import Predictions
 from oelm.runs.record import RECORD_FILE
 from oelm.runs.simple_baseline import SIMPLE_BASELINE_FILE
 from oelm.runs.steps import Step
 from oelm.runs.train_state import STATE_FILE
+from oelm.study.hypothesis import Hypothesis
 from oelm.study.recipe import Recipe
-from oelm.study.study import Compare
+from oelm.study.study import Arm, Compare, Tune
 from oelm.treatment import Treatment
 
 PAGE = Path(__file__).parents[2] / "docs" / "records.md"
 MARK = "<!-- From here on made from the dataclasses in src/oelm/runs: python tests/runs/test_records_page.py -->\n"
 # The parts of a study have a page of their own.
-ELSEWHERE = {Recipe: "studies.md", Treatment: "how-it-works.md", Compare: "studies.md"}
-FILES = (CELL_FILE, RECORD_FILE, BENCH_FILE, SIMPLE_BASELINE_FILE, JOB_LINE, STATE_FILE, HOLDER_FILE)
+ELSEWHERE = {Treatment: "how-it-works.md", **dict.fromkeys((Recipe, Compare, Arm, Tune, Hypothesis), "studies.md")}
+FILES = (LOCK_FILE, CELL_FILE, RECORD_FILE, BENCH_FILE, SIMPLE_BASELINE_FILE, JOB_LINE, STATE_FILE, HOLDER_FILE)
 LINES = {"steps.jsonl": Step, "predictions.parquet": Predictions}
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from oelm.data.tasks import TEST_EXAMPLES
 from oelm.metrics import find_metric
+from oelm.runs.lock import Lock
 from oelm.study.cells import flatten
 from oelm.study.overrides import apply_overrides
 from oelm.study.recipe import WITHOUT_EFFECT, ModelConfig, Recipe
@@ -127,15 +128,20 @@ def _planned_tests(study: Study) -> Iterator[PlannedTest]:
     known = {"seeds": len(study.seeds), "examples": examples}
     if not study.hypotheses:
         if compare.min_effect is not None and find_metric(compare.metric).is_share and len(study.arms) > 1:
-            family = len(study.arms) - 1
-            yield PlannedTest(name="", margin=compare.min_effect, rule="decide", family=family, **known)
+            yield PlannedTest(name="", margin=compare.min_effect, rule="decide", family=count_tests(study), **known)
         return
-    family = sum(find_metric(one.estimand.metric).kind != "count" for one in study.hypotheses)
+    family = count_tests(study)
     for one in study.hypotheses:
         margin = abs(one.margin) or compare.min_effect  # a rule about 0 is about any difference that matters
         if one.estimand.form == "difference" and find_metric(one.estimand.metric).is_share and margin is not None:
             rule: Literal["find", "equate"] = "equate" if one.rule == "within" else "find"
             yield PlannedTest(name=one.name, margin=margin, rule=rule, family=family, **known)
+
+
+def count_tests(study: Study | Lock) -> int:
+    """Confirmatory tests, which share the 5 %: the hypotheses but counts, or else the comparisons with the baseline."""
+    tested = [one for one in study.hypotheses if find_metric(one.estimand.metric).kind != "count"]
+    return len(tested) if study.hypotheses else len(study.arms) - 1
 
 
 def _same_path(path: str | Mapping[str, str] | None) -> str | None:

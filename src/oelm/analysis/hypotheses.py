@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from oelm.analysis.checks.lock import changed_hypothesis
 from oelm.analysis.checks.registry import Issue
 from oelm.analysis.evidence import arm_mean, ratio_estimate
 from oelm.analysis.failures import SeedOutcomes, seed_outcomes, worst_value
@@ -61,6 +62,8 @@ class JudgedHypothesis:
     """Theirs: that it is supported, that it is refuted."""
     family: int = 1
     """How many tests share the 5 %."""
+    exploratory: Message | None = None
+    """Why it is no confirmatory test, if it is none."""
 
     def __str__(self) -> str:
         return str(self.message)
@@ -71,7 +74,18 @@ def judge_hypotheses(results: Results) -> list[JudgedHypothesis]:
     whole = results.whole
     if whole is not None and results.study.seeds == whole.study.seeds:
         return [one for one in whole.hypotheses if {*_arms(one.hypothesis)} <= set(results.study.arms)]
-    found = {hypothesis.name: _judge(results, hypothesis) for hypothesis in results.planned.hypotheses}
+    found = _judge_together(results, results.planned.hypotheses)
+    for late in (whole or results).study.hypotheses:  # each by itself: no family gets larger by what came later
+        if late.name in results.changes.hypotheses:
+            found += _judge_together(results, [late], exploratory=Message("exploratory-added"))
+    return found
+
+
+def _judge_together(
+    results: Results, hypotheses: Sequence[Hypothesis], *, exploratory: Message | None = None
+) -> list[JudgedHypothesis]:
+    """Those of one family."""
+    found = {one.name: replace(_judge(results, one), exploratory=exploratory) for one in hypotheses}
     # What cannot find anything still counts: a family does not get smaller by what happens to its members.
     tested = {name: one for name, one in found.items() if not _is_count(one)}
     supported = holm({name: _open_p(one, one.p_supported) for name, one in tested.items()})
@@ -114,14 +128,17 @@ def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
     if estimand.form == "ratio" and estimand.metric == "step_seconds" and estimand.against is not None:
         pair = timed_pair((results.whole or results).bench, estimand.arm, estimand.against)
         if pair is not None:
-            return _judge_timed(hypothesis, pair)
+            return _judge_timed(hypothesis, pair, changed_hypothesis(results, hypothesis.name))
     outcomes = tuple(seed_outcomes(results, arm, estimand.metric) for arm in _arms(hypothesis))
     found = _estimand_values(hypothesis, [one.values for one in outcomes])
     by_seed = {seed: value for seed, value in found.items() if _is_defined(hypothesis, value)}
     values = list(by_seed.values())
     low, high = _bounds(hypothesis)
     against = estimand.against or estimand.arm
-    issues = issues_of(results, estimand.arm, against, estimand.metric)
+    issues = (
+        *issues_of(results, estimand.arm, against, estimand.metric),
+        *changed_hypothesis(results, hypothesis.name),
+    )
     status: HypothesisStatus = "invalid" if any(found.severity == "invalid" for found in issues) else "inconclusive"
     blank: dict[str, Any] = {"hypothesis": hypothesis, "issues": issues, "n": len(values), "message": _NO_MESSAGE}
     blank |= {"status": status, "outcomes": outcomes, "lacks": results.lacking(_arms(hypothesis), estimand.metric)}
@@ -188,18 +205,19 @@ def _is_defined(hypothesis: Hypothesis, value: float) -> bool:
     return hypothesis.estimand.form != "ratio" or 0 < value < math.inf
 
 
-def _judge_timed(hypothesis: Hypothesis, pair: TimedPair) -> JudgedHypothesis:
+def _judge_timed(hypothesis: Hypothesis, pair: TimedPair, changed: Sequence[Issue]) -> JudgedHypothesis:
     """By what was measured in turns; the checks of records do not concern it."""
+    issues = (*pair.issues, *changed)
     supported, refuted = _p_values(hypothesis, pair.estimate) if pair.estimate is not None else (1.0, 1.0)
     return JudgedHypothesis(
         hypothesis=hypothesis,
-        status="invalid" if pair.issues else "inconclusive",
+        status="invalid" if issues else "inconclusive",
         value=pair.ratio,
         interval=pair.interval,
         n=pair.rounds,
         p_supported=supported,
         p_refuted=refuted,
-        issues=pair.issues,
+        issues=issues,
         message=_NO_MESSAGE,
         timed=True,
         survivors_p=(supported, refuted),
@@ -239,6 +257,8 @@ def _with_words(one: JudgedHypothesis, message: Message) -> Message:
     """What a status does not follow from its interval for, and which seeds failed."""
     not_run = {seed for outcome in one.outcomes for seed in outcome.not_run}
     failed = describe_failures(one.outcomes)
+    if one.status in ("supported", "refuted") and one.exploratory is not None:
+        message = Message("verdict-exploratory", verdict=message, why=one.exploratory)
     if one.status == "inconclusive" and one.value is not None:
         planned = one.outcomes[0].planned if one.outcomes else ()
         if not_run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from oelm.runs.files import FileDigest, read_unchanged
 from oelm.runs.layout import (
     BENCH,
     CELL,
+    LOCK,
     PREDICTIONS,
     SIMPLE_BASELINE,
     STEPS,
@@ -28,14 +29,15 @@ from oelm.runs.layout import (
     find_cell_folders,
     find_started_studies,
 )
+from oelm.runs.lock import Lock, LockChanges, find_changes, locked_study, make_lock, read_lock
 from oelm.runs.predictions import Predictions, read_predictions
 from oelm.runs.record import LrTrace, Record, Which, read_record
 from oelm.runs.simple_baseline import SimpleBaseline, read_simple_baselines
 from oelm.runs.status import read_state
 from oelm.runs.steps import Steps, read_steps
 from oelm.study.cells import Cell, compared_cells, flatten, restrict_study, tuning_cells
-from oelm.study.load import load_study
-from oelm.study.study import Arm, Study, Value
+from oelm.study.load import load_study, study_from_dict
+from oelm.study.study import Study, Value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from oelm.analysis.hypotheses import JudgedHypothesis
     from oelm.analysis.verdicts import Comparison
 
-BASELINE = "baseline"
 # Beyond any measurement, and small enough for its square and for a sum of many to be numbers still.
 LARGEST = 1e100
 _MOST_BYTES = 128 * 2**20  # of arrays that are kept in memory; those beyond are read again
@@ -112,11 +113,24 @@ class Results:
     """Logs of steps that were read last."""
     whole: Results | None = field(default=None, compare=False)
     """Of a part of the results: all of them."""
+    lock: Lock | None = None
+    """What was planned when the first cell was started; as far as `lock.json` tells."""
+    changes: LockChanges = field(default_factory=LockChanges)
+    """What the study in the folder has more than that, which is in `study` too, and what is another there, which is
+    not."""
 
-    @property
+    @cached_property
     def planned(self) -> Study:
-        """The study with all its arms and seeds, of which these may be a part: what is tested together."""
-        return self.whole.study if self.whole is not None else self.study
+        """The study with all its arms and seeds, of which these may be a part, and without what was added after the
+        first cell was started: what is tested together."""
+        study, added = (self.whole or self).study, self.changes
+        return replace(
+            study,
+            arms={name: arm for name, arm in study.arms.items() if name not in added.arms},
+            seeds=tuple(seed for seed in study.seeds if seed not in added.seeds),
+            second_stage=tuple(seed for seed in study.second_stage if seed not in added.seeds),
+            hypotheses=tuple(one for one in study.hypotheses if one.name not in added.hypotheses),
+        )
 
     @property
     def arms(self) -> list[str]:
@@ -378,9 +392,7 @@ def read_results(folder: Path) -> Results:
             excluded.append(Excluded(where=where, why=Message("excluded-moved", cell=str(record.spec.cell))))
         else:
             found[record.spec.cell] = replace(record, lr=traces.setdefault(record.lr, record.lr))
-    study = _study_in(folder, found)
-    if not os.path.lexists(folder / STUDY):
-        excluded.append(Excluded(where=STUDY, why=Message("excluded-no-study"), is_damaged=True))
+    study, lock, changes = _locked_in(folder, excluded)
     known = {*compared_cells(study), *tuning_cells(study)}
     for cell in [cell for cell in found if cell not in known]:
         del found[cell]
@@ -406,6 +418,8 @@ def read_results(folder: Path) -> Results:
         bench=bench,
         simple_baselines=simple,
         steps_read=steps_read,
+        lock=lock,
+        changes=changes,
     )
 
 
@@ -460,35 +474,50 @@ def _read_cell_record(folder: Path) -> Record | None:
         raise CellError(f"there is no {CELL} beside the record")
     if started is not None and started.spec.cell != record.spec.cell:
         raise CellError("the record is of another cell than the folder was started for")
+    if started is not None and record.start is not None and started.start.lock != record.start.lock:
+        raise CellError("the record names another lock than the one that the cell was started under")
     return record
 
 
-def _study_in(folder: Path, found: Mapping[Cell, Record]) -> Study:
-    """The study as it was last run here; where that is not written down, as far as its records tell."""
-    if os.path.lexists(folder / STUDY):
-        return load_study(folder / STUDY)
-    compared = {cell: record.spec for cell, record in found.items() if cell.point is None}
-    if not compared:
-        raise CellError(f"no cell of {folder} has come to its end", hint=f"oelm status {folder}")
-    first = next(iter(compared.values()))
-    arms = {
-        cell.arm: Arm(name=cell.arm, treatment=spec.treatment, overrides=spec.overrides)
-        for cell, spec in compared.items()
-    }
-    if len(arms) < 2:
-        raise CellError(
-            f"{folder} has cells of one arm only, and does not say what it is compared with",
-            hint="oelm run STUDY writes that down",
+def _locked_in(folder: Path, excluded: list[Excluded]) -> tuple[Study, Lock, LockChanges]:
+    """The study as it was planned, with what was added since; the lock; how the study in the folder departs from it.
+
+    Where there is no lock to be read, the study in the folder is taken for it: cells of another lock disagree.
+    """
+    written = load_study(folder / STUDY) if os.path.lexists(folder / STUDY) else None
+    try:
+        lock = read_lock(folder, written.name if written is not None else None)
+        if lock is not None:
+            changes = find_changes(lock, written) if written is not None else LockChanges()
+            study = _as_planned(lock, written, changes, where=str(folder / LOCK))
+            if written is None:
+                excluded.append(Excluded(where=STUDY, why=Message("excluded-no-study"), is_damaged=True))
+            return study, lock, changes
+        excluded.append(Excluded(where=LOCK, why=Message("excluded-no-lock"), is_damaged=True))
+    except OelmError as error:
+        if written is None:
+            raise
+        excluded.append(_damaged(LOCK, error, folder))
+    if written is None:
+        raise CellError(f"{folder} has neither {STUDY} nor {LOCK}", hint="oelm run STUDY writes down what is compared")
+    return written, make_lock(written), LockChanges()
+
+
+def _as_planned(lock: Lock, written: Study | None, changes: LockChanges, *, where: str) -> Study:
+    if written is not None and not changes.changed:
+        return written
+    study = locked_study(lock)
+    if written is not None:
+        back = {change.arm: study.arms[change.arm] for change in changes.changed if change.arm is not None}
+        study = replace(
+            study,
+            plugins=written.plugins,
+            notes=written.notes,
+            arms=written.arms | back,
+            seeds=(*study.seeds, *(seed for seed in written.seeds if seed in changes.seeds)),
+            hypotheses=(*study.hypotheses, *(one for one in written.hypotheses if one.name in changes.hypotheses)),
         )
-    baseline = BASELINE if BASELINE in arms else next(iter(arms))
-    return Study(
-        name=first.study,
-        version=1,
-        recipe=first.recipe,
-        arms=arms,
-        seeds=tuple(sorted({cell.seed for cell in compared})),
-        compare=replace(first.compare, baseline=baseline),
-    )
+    return study_from_dict(study.to_dict(), where=where)  # what was edited may make no sense
 
 
 def _metrics(record: Record) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 
-from oelm.analysis.checks.registry import format_issues
+from oelm.analysis.checks.lock import CODE as CHANGED
+from oelm.analysis.checks.registry import Issue, format_issues
 from oelm.analysis.failures import SeedOutcomes
 from oelm.analysis.hypotheses import JudgedHypothesis
 from oelm.analysis.observed_design import merge_seeds
@@ -46,12 +47,19 @@ def format_results(results: Results) -> str:
             )
         )
     lines = [f"{study.name}: {metric}, {study.compare.direction} is better", ""]
+    changed = format_issues(lock_issues(results))
+    lines += [*changed, ""] if changed else []
     lines += format_columns(rows, left=("arm", "95 % interval", "verdict"))
     parts = [_by_seed(results), _verdicts(results), _checks(results)]
     parts += [[str(one) for one in results.hypotheses], _remarks(results)]
     for part in parts:
         lines += ["", *part] if part else []
     return "\n".join(lines)
+
+
+def lock_issues(results: Results) -> list[Issue]:
+    """What must be known before any number is looked at: how the study departs from what was planned."""
+    return [one for one in results.checks if one.code == CHANGED]
 
 
 def _difference(one: Comparison | None) -> str:
@@ -83,7 +91,8 @@ def _verdicts(results: Results) -> list[str]:
 
 
 def _checks(results: Results) -> list[str]:
-    return format_issues(results.checks) or ["no check fired"]
+    first = lock_issues(results)
+    return format_issues([one for one in results.checks if one not in first]) or ["no check fired"]
 
 
 def _remarks(results: Results) -> list[str]:
@@ -191,6 +200,7 @@ def _hypothesis_as_dict(one: JudgedHypothesis) -> dict[str, object]:
         "n": one.n,
         "timed": one.timed,
         "family": one.family,
+        "exploratory": one.exploratory is not None,
         "survivors": one.survivors,
         "worst": one.worst,
         "outcomes": [_outcome_as_dict(outcome) for outcome in one.outcomes],

@@ -145,20 +145,34 @@ def comparisons(results: Results) -> dict[str, Comparison]:
         return {}
     if whole is not None and results.study.seeds == whole.study.seeds:  # the same tests, of which some are shown
         return {arm: one for arm, one in whole.comparisons.items() if arm in results.arms}
-    family = len(results.planned.arms) - 1
-    why = Message("exploratory-arms") if results.planned.hypotheses else None
+    planned = results.planned
+    family = len(planned.arms) - 1
+    why = Message("exploratory-arms") if planned.hypotheses else None
+    asked = {"against": compare.baseline, "metric": compare.metric}
+    others = [arm for arm in results.arms if arm != compare.baseline]
     found = {
-        arm: compare_arms(results, arm, against=compare.baseline, metric=compare.metric, family=family, exploratory=why)
-        for arm in results.arms
-        if arm != compare.baseline
+        arm: compare_arms(results, arm, **asked, family=family, exploratory=why)
+        for arm in others
+        if arm in planned.arms
     }
-    return corrected(found, family=family)
+    judged = corrected(found, family=family)
+    late = Message("exploratory-added")
+    added = {arm: explore(results, arm, **asked, why=late) for arm in others if arm not in planned.arms}
+    return {arm: (judged | added)[arm] for arm in others}
 
 
-def explore(results: Results, arm: str, *, against: str, metric: str, model: Which = "final") -> Comparison:
+def explore(
+    results: Results,
+    arm: str,
+    *,
+    against: str,
+    metric: str,
+    model: Which = "final",
+    why: Message | None = None,
+) -> Comparison:
     """Two arms on any metric, by itself, and judged: not what the study set out to test."""
     one = compare_arms(
-        results, arm, against=against, metric=metric, model=model, exploratory=Message("exploratory-other")
+        results, arm, against=against, metric=metric, model=model, exploratory=why or Message("exploratory-other")
     )
     return corrected({arm: one}, family=1)[arm]
 

@@ -52,6 +52,7 @@ def run(
         return
     if not study_run.is_named:
         _warn_if_invalid(loaded)
+        _warn_if_added(study_run)
     launch(study_run, backend, as_json=as_json)
 
 
@@ -137,6 +138,16 @@ def _as_dict(cell: str, record: Record | None) -> dict[str, object]:
     data = asdict(record)
     named = {"arm": record.spec.arm, "seed": record.spec.seed}
     return {"cell": cell, **named, **{name: data[name] for name in ("status", "test", "error")}}
+
+
+def _warn_if_added(study_run: StudyRun) -> None:
+    """Say of what was not planned, before hours are spent on it, that it will decide nothing."""
+    from oelm.runs.lock import find_changes, read_lock
+
+    lock = read_lock(study_run.folder, study_run.study.name)
+    added = find_changes(lock, study_run.study).added if lock is not None else ()
+    if added:
+        warn(f"added after the first cell was started, and so exploratory: {', '.join(added)}")
 
 
 def _warn_if_invalid(study: Study) -> None:

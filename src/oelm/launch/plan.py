@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from oelm.analysis.design import count_tests
 from oelm.errors import OelmError, StudyError, require
 from oelm.format import format_columns, format_duration
 from oelm.runs.layout import FINISHED, RUNS, Status
+from oelm.runs.lock import Lock, LockChanges, find_changes, make_lock, read_lock
 from oelm.runs.status import read_state, read_status
 from oelm.runs.tuning import read_best_point
 from oelm.study.cells import Cell, compared_cells, differences, is_nested, resolve_cell, tuning_cells
@@ -47,6 +50,14 @@ class Plan:
     """Why there is no estimate."""
     devices: dict[str, str]
     """By cell, what it was trained on, or would be trained on here."""
+    lock: Lock
+    """What was locked when the first cell was started, or will be."""
+    is_locked: bool
+
+    @property
+    def changes(self) -> LockChanges:
+        """How the study departs from what was locked."""
+        return find_changes(self.lock, self.study)
 
     @property
     def missing(self) -> list[Cell]:
@@ -79,6 +90,9 @@ class Plan:
             "estimate": None if self.estimate is None else asdict(self.estimate),
             "not_estimated": self.not_estimated,
             "seconds": self.seconds,
+            "lock": {**asdict(self.lock), "sha256": self.lock.digest, "tests": count_tests(self.lock)},
+            "is_locked": self.is_locked,
+            "changes": asdict(self.changes),
         }
 
     def __str__(self) -> str:
@@ -88,6 +102,8 @@ class Plan:
 def plan(study: Study, *, out: str | Path = RUNS, measure: bool = True, progress: Progress | None = None) -> Plan:
     """What `oelm run` would do. With `measure`, a few steps are done (and thrown away) to tell how long it takes."""
     folder = Path(out) / study.name
+    locked = read_lock(folder, study.name)
+    lock = locked or make_lock(study)
     ordered = [*tuning_cells(study), *compared_cells(study)]
     estimate: CostEstimate | None = None
     why: str | None = "leave out --no-measure for it, and for the counts"
@@ -100,11 +116,13 @@ def plan(study: Study, *, out: str | Path = RUNS, measure: bool = True, progress
             why = f"{type(error).__name__}: {error}"
     return Plan(
         study=study,
-        cells=[(cell, _status(study, cell, folder)) for cell in ordered],
+        cells=[(cell, _status(study, cell, folder, lock.digest)) for cell in ordered],
         differences=differences(study),
         estimate=estimate,
         not_estimated=why,
         devices=_devices(study, ordered, folder),
+        lock=lock,
+        is_locked=locked is not None,
     )
 
 
@@ -119,7 +137,7 @@ def _devices(study: Study, cells: list[Cell], folder: Path) -> dict[str, str]:
     return {str(cell): state.device or device for cell, state in states.items()}
 
 
-def _status(study: Study, cell: Cell, folder: Path) -> Status | Literal["changed"]:
+def _status(study: Study, cell: Cell, folder: Path, lock: str) -> Status | Literal["changed"]:
     from oelm.train.preflight import check_spec_unchanged
 
     status = read_state(folder / cell.folder)
@@ -127,7 +145,7 @@ def _status(study: Study, cell: Cell, folder: Path) -> Status | Literal["changed
         return status
     try:
         tuned = read_best_point(study, cell, folder) if study.tune is not None and cell.point is None else None
-        check_spec_unchanged(resolve_cell(study, cell, tuned), folder)
+        check_spec_unchanged(resolve_cell(study, cell, tuned), folder, lock=lock)
     except StudyError:
         return "changed"
     return status
@@ -194,6 +212,7 @@ def _format(plan: Plan) -> list[str]:
         for path, values in plan.differences.items()
     ]
     lines += format_columns(table, left=("", *names))
+    lines += ["", *_format_lock(plan)]
     lines += ["", "cells, in the order they run"]
     lines += format_columns(
         [("cell", "status", "device"), *((str(cell), status, plan.devices[str(cell)]) for cell, status in plan.cells)],
@@ -219,3 +238,32 @@ def _format(plan: Plan) -> list[str]:
         f"{len(plan.missing)} cells to run, {done} done: about {format_duration(plan.seconds or 0.0)}{nested}",
     ]
     return lines
+
+
+def _format_lock(plan: Plan) -> list[str]:
+    """What counts as planned, whatever becomes of the study later."""
+    lock, changes, tests = plan.lock, plan.changes, count_tests(plan.lock)
+    compare, tune = lock.compare, lock.tune
+    margin = f"{compare.min_effect:g}" if compare.min_effect is not None else "none"
+    second = f"; second stage, if wanted: {_listed(lock.second_stage)}" if lock.second_stage else ""
+    grid = "; ".join(f"{path}: {_listed(values)}" for path, values in tune.grid.items()) if tune is not None else "none"
+    rows = [
+        ("arms", _listed(lock.arms)),
+        ("seeds", f"{_listed(lock.seeds)}{second}"),
+        ("metric", f"{compare.metric} against {compare.baseline}, smallest effect of interest {margin}"),
+        (
+            "tests",
+            f"{tests} ({'hypotheses' if lock.hypotheses else 'comparisons with the baseline'}), which share the 5 %",
+        ),
+        ("grid", grid + (f"; tuning seeds {_listed(tune.seeds)}" if tune is not None and tune.seeds else "")),
+        *((f"hypothesis {one.name}", str(one)) for one in lock.hypotheses),
+        ("sha256", lock.digest),
+    ]
+    title = "what was locked when the first cell was started" if plan.is_locked else "what the first cell will lock"
+    lines = [title, *format_columns([("", ""), *rows], left=("",))[1:]]
+    lines += [f"added since, and so exploratory: {_listed(changes.added)}"] if changes.added else []
+    return lines + [f"CHANGED-AFTER-START {change}" for change in changes.changed]
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values))

@@ -14,6 +14,7 @@ from oelm.runs.files import write_text, writing
 from oelm.runs.jobs import Job
 from oelm.runs.layout import FINISHED, RUNS, STUDY
 from oelm.runs.lease import STOP, holder_of
+from oelm.runs.lock import lock_study, make_lock, read_lock
 from oelm.runs.record import Record, read_record
 from oelm.runs.status import read_state
 from oelm.runs.tuning import read_best_point, trial_cost
@@ -140,8 +141,9 @@ def open_run(
     seeds: Sequence[int] | None = None,
     cells: Sequence[str] | None = None,
 ) -> StudyRun:
-    """What there is to run. Cells that were made with another study are refused; nothing is written."""
-    from oelm.train.preflight import check_spec_unchanged
+    """What there is to run. A study that is not what was planned, and cells of another, are refused; nothing is
+    written."""
+    from oelm.train.preflight import check_against_lock, check_spec_unchanged
 
     chosen = CellFilter(
         arms=None if arms is None else tuple(arms),
@@ -150,8 +152,11 @@ def open_run(
     )
     chosen.check(study)
     study_run = StudyRun(study=study, out=Path(out), filter=chosen)
-    for cell in study_run.tuning if study.tune is not None else study_run.compared:  # all of it before any of it
-        check_spec_unchanged(resolve_cell(study, cell), study_run.folder)
+    # By its cells first, which say most exactly what is another; all of it before any of it.
+    lock = read_lock(study_run.folder, study.name) or make_lock(study)
+    for cell in study_run.tuning if study.tune is not None else study_run.compared:
+        check_spec_unchanged(resolve_cell(study, cell), study_run.folder, lock=lock.digest)
+    check_against_lock(study, study_run.folder)
     return study_run
 
 
@@ -179,16 +184,19 @@ def run_one_cell(study_run: StudyRun, cell: Cell, progress: Progress) -> Record:
     A compared cell of a nested tuning is the best of its trials once more: it goes on from where that one ended.
     """
     from oelm.train.cell import remove_checkpoints, train_cell
+    from oelm.train.preflight import check_against_lock
 
     study, folder = study_run.study, study_run.folder
+    lock_study(folder, study)
+    lock = check_against_lock(study, folder).digest  # that of whoever was first
     tuned = read_best_point(study, cell, folder) if study.tune is not None and cell.point is None else None
     if stop_requested(folder / cell.folder) and read_state(folder / cell.folder) not in FINISHED:
         raise CellError(f"{cell} was asked to stop", where=str(folder / cell.folder), hint="oelm resume")
     spec = resolve_cell(study, cell, tuned)
     if not is_nested(study):
-        return train_cell(spec, root=folder, progress=progress)
+        return train_cell(spec, root=folder, lock=lock, progress=progress)
     trial = None if tuned is None else folder / replace(cell, point=tuned).folder
-    record = train_cell(spec, root=folder, progress=progress, trial=trial, keep_checkpoint=tuned is None)
+    record = train_cell(spec, root=folder, lock=lock, progress=progress, trial=trial, keep_checkpoint=tuned is None)
     for spent in _spent_trials(study, cell, folder):
         remove_checkpoints(folder / spent.folder)
     return record

@@ -18,7 +18,13 @@ from oelm.report.sections.design import differences_section, hypotheses_section
 from oelm.report.sections.provenance import excluded_section, provenance_section
 from oelm.report.sections.recommendations import recommendations_section
 from oelm.report.sections.results import results_section
-from oelm.report.sections.summary import checks_section, comparison_sentences, overall_verdict, question_section
+from oelm.report.sections.summary import (
+    checks_section,
+    comparison_sentences,
+    lock_blocks,
+    overall_verdict,
+    question_section,
+)
 from oelm.report.sections.times import times_section
 from oelm.runs.files import write_text, writing
 from oelm.text.messages import say
@@ -47,7 +53,7 @@ def build_content(results: Results, *, ledger: Ledger | None = None) -> Content:
     study = results.study
     verdict = overall_verdict(results)
     parts: dict[str, Iterable[Block]] = {
-        "question": question_section(results),
+        "question": [*lock_blocks(results), *question_section(results)],
         "verdict": [verdict, *comparison_sentences(results)],
         "checks": checks_section(results),
         "results": results_section(results),

@@ -15,6 +15,8 @@ from oelm.study.cells import CellSpec
 class CellStart:
     """What is known of a cell before its first step."""
 
+    lock: str
+    """SHA-256 of the lock (`lock.json`) under which it was started."""
     data: TaskFacts
     """What it is trained and measured on."""
     weights: str
@@ -41,7 +43,7 @@ class StartedCell:
     """What was found before its first step."""
 
 
-CELL_FILE = FileType(CELL, StartedCell, format=4, has_checksum=True)
+CELL_FILE = FileType(CELL, StartedCell, format=5, has_checksum=True)
 
 
 def read_cell(folder: Path) -> StartedCell | None:

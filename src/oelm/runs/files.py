@@ -208,8 +208,11 @@ def disk_full(place: Path) -> DiskError:
     )
 
 
-def write_text(path: Path, text: str) -> None:
-    """Written beside its place and moved there: it is there whole or not at all."""
+def write_text(path: Path, text: str, *, once: bool = False) -> None:
+    """Written beside its place and moved there: it is there whole or not at all.
+
+    With `once`, what is there stays: of several who write at the same time, the first wins.
+    """
     with writing(path.parent):
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -219,10 +222,27 @@ def write_text(path: Path, text: str) -> None:
                 os.fsync(file.fileno())
             with suppress(OSError):  # not every file system has permissions
                 Path(name).chmod(0o666 & ~_umask())
-            Path(name).replace(path)
+            if once:
+                _link_or_move(Path(name), path)
+            else:
+                Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+
+
+def _link_or_move(made: Path, path: Path) -> None:
+    """A link fails where there is something. Where there are no links, two may come at the same moment; the later one
+    wins then."""
+    try:
+        path.hardlink_to(made)
+    except FileExistsError:
+        pass
+    except OSError:
+        if not os.path.lexists(path):
+            made.replace(path)
+            return
+    made.unlink()
 
 
 def open_to_append(path: Path) -> IO[str]:

@@ -14,7 +14,8 @@ FINISHED = ("done", "diverged", "audit-failed")
 RUNS = Path("runs")
 """Where cells are kept, unless another place is named."""
 # In the folder of a study.
-STUDY, JOBS, BENCH, SIMPLE_BASELINE = "study.json", "jobs.jsonl", "bench.json", "simple_baseline.json"
+STUDY, LOCK, JOBS = "study.json", "lock.json", "jobs.jsonl"
+BENCH, SIMPLE_BASELINE = "bench.json", "simple_baseline.json"
 # In the folder of a cell.
 CELL, RECORD, STEPS, PREDICTIONS = "cell.json", "record.json", "steps.jsonl", "predictions.parquet"
 CHECKPOINTS, MODEL, LOG = "checkpoints", "model", "log.txt"

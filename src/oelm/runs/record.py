@@ -192,7 +192,7 @@ class Record:
         return self.evaluations[-1].metrics if self.evaluations else {}
 
 
-RECORD_FILE = FileType(RECORD, Record, format=4, has_checksum=True)
+RECORD_FILE = FileType(RECORD, Record, format=5, has_checksum=True)
 
 
 def write_record(lease: Lease, record: Record) -> None:

@@ -26,7 +26,8 @@ from oelm.study.shipped import shipped_studies
 from oelm.study.study import Arm, Compare, Study, Tune, Value
 from oelm.treatment import Treatment
 
-FIELDS = ("study", "version", "plugins", "notes", "recipe", "arms", "tune", "seeds", "compare", "hypotheses")
+FIELDS = ("study", "version", "plugins", "notes", "recipe", "arms", "tune", "seeds", "second_stage", "compare")
+FIELDS += ("hypotheses",)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")  # becomes the name of a folder
 FEWEST_TUNING_SEEDS = 3
 _LARGEST = 1e300  # of a margin; whole numbers in a file may be beyond all floats
@@ -95,7 +96,8 @@ def _validate_study(raw: dict[str, Any], problems: Problems, *, where: str, skip
     arms = _arms(raw.get("arms"), recipe, problems)
     _check_parallel(recipe, arms, problems)
     seeds = _seeds(raw.get("seeds"), "seeds", problems)
-    tune = _tune(raw.get("tune"), recipe, arms, seeds, problems)
+    second_stage = _second_stage(raw.get("second_stage"), seeds, problems)
+    tune = _tune(raw.get("tune"), recipe, arms, (*seeds, *second_stage), problems)
     compare = validate(Compare, raw.get("compare"), "compare", problems)
     if compare is not None:
         _check_compare(compare, arms, recipe, problems)
@@ -117,6 +119,7 @@ def _validate_study(raw: dict[str, Any], problems: Problems, *, where: str, skip
         recipe=recipe,
         arms=arms,
         seeds=seeds,
+        second_stage=second_stage,
         tune=tune,
         compare=compare,
         hypotheses=hypotheses,
@@ -237,6 +240,16 @@ def _seeds(raw: Any, at: str, problems: Problems) -> tuple[int, ...]:
     if len(set(raw)) < len(raw):
         problems.add(at, f"names a seed twice: {raw}")
     return tuple(raw)
+
+
+def _second_stage(raw: Any, first: Sequence[int], problems: Problems) -> tuple[int, ...]:
+    if raw is None or raw == []:
+        return ()
+    seeds = _seeds(raw, "second_stage", problems)
+    both = sorted(set(seeds) & set(first))
+    if both:
+        problems.add("second_stage", f"must be seeds of its own, but {both} are also in seeds")
+    return seeds
 
 
 def _check_compare(compare: Compare, arms: Mapping[str, Arm], recipe: Recipe | None, problems: Problems) -> None:

@@ -63,6 +63,8 @@ class Study:
     arms: dict[str, Arm]
     seeds: tuple[int, ...]
     compare: Compare
+    second_stage: tuple[int, ...] = ()
+    """More seeds, planned before anything is run, for what the first ones leave open. Both looks share the 5 %."""
     tune: Tune | None = None
     plugins: tuple[str, ...] = ()
     """Modules that register the tasks, metrics, optimizers and layouts it names."""
@@ -83,6 +85,7 @@ class Study:
             "arms": {arm.name: {**arm.treatment.to_dict(), "overrides": arm.overrides} for arm in self.arms.values()},
             "tune": tune,
             "seeds": self.seeds,
+            "second_stage": self.second_stage,
             "compare": asdict(self.compare),
             "hypotheses": {hypothesis.name: hypothesis.to_dict() for hypothesis in self.hypotheses},
         }

@@ -37,18 +37,25 @@ _LR_ROWS = 200
 
 
 def train_cell(
-    spec: CellSpec, *, root: Path, progress: Progress, trial: Path | None = None, keep_checkpoint: bool = False
+    spec: CellSpec,
+    *,
+    root: Path,
+    lock: str,
+    progress: Progress,
+    trial: Path | None = None,
+    keep_checkpoint: bool = False,
 ) -> Record:
     """Bring a cell to its end and return its record; one that is finished is only read.
 
-    `root` is the folder of the study. Several processes that were started together do it together. `trial` is the
-    folder of a cell that was made with all the same: this one goes on from its last checkpoint, if it still has one.
+    `root` is the folder of the study, `lock` the digest of its plan. Several processes that were started together do it
+    together. `trial` is the folder of a cell that was made with all the same: this one goes on from its last
+    checkpoint, if it still has one.
     """
     avoid_spinning()  # before torch is imported
     from oelm.train.distributed import init_distributed
 
     folder = root / spec.cell.folder
-    check_spec_unchanged(spec, root)
+    check_spec_unchanged(spec, root, lock=lock)
     record = read_record(folder)
     if record is not None and record.status in FINISHED:
         check_files_unchanged(spec, root, record)
@@ -76,9 +83,9 @@ def train_cell(
             # It failed; what it said is kept, and it is tried again from its last checkpoint.
             lease.rename(RECORD, f"failed-{time.strftime('%Y%m%d-%H%M%S')}.json")
         if lease is None:
-            return _train_cell(spec, root, None, Progress(), group, trial, keep_checkpoint)
+            return _train_cell(spec, root, lock, None, Progress(), group, trial, keep_checkpoint)
         with log_to_file(progress, folder / LOG) as progress:
-            return _train_cell(spec, root, lease, progress, group, trial, keep_checkpoint)
+            return _train_cell(spec, root, lock, lease, progress, group, trial, keep_checkpoint)
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -92,6 +99,7 @@ def remove_checkpoints(folder: Path) -> None:
 def _train_cell(
     spec: CellSpec,
     root: Path,
+    lock: str,
     lease: Lease | None,
     progress: Progress,
     group: ProcessGroup,
@@ -112,7 +120,7 @@ def _train_cell(
         if lease is not None:
             lease.on_stop_request = stop.ask_from_outside
         try:
-            loop = build_loop(spec, root, progress, stop, lease=lease, group=group, trial=trial)
+            loop = build_loop(spec, root, progress, stop, lock=lock, lease=lease, group=group, trial=trial)
             progress.on_cell_start(spec.cell, step=loop.state.step, total=loop.total)
             if spec.recipe.trackers:
                 named = {"arm": spec.arm, "seed": spec.seed}
@@ -162,6 +170,7 @@ def build_loop(
     progress: Progress,
     stop: StopRequest,
     *,
+    lock: str = "",
     lease: Lease | None = None,
     group: ProcessGroup | None = None,
     trial: Path | None = None,
@@ -211,6 +220,7 @@ def build_loop(
         group=group,
     )
     start = CellStart(
+        lock=lock,
         data=prepared.facts,
         weights=weights,
         new_weights=replaced_head(model).new,

@@ -12,18 +12,35 @@ from oelm.data.tasks import task_named
 from oelm.data.tokenize import TokenizedTask
 from oelm.errors import OelmError, Stopped, StudyError
 from oelm.runs.cell_start import read_cell
-from oelm.runs.layout import walk_cell_folders
+from oelm.runs.layout import LOCK, walk_cell_folders
+from oelm.runs.lock import Lock, find_changes, make_lock, read_lock
 from oelm.runs.record import Record
 from oelm.study.cells import CellSpec, describe_changes
 from oelm.study.recipe import Recipe
+from oelm.study.study import Study
 from oelm.train.progress import Progress
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def check_spec_unchanged(spec: CellSpec, root: Path) -> None:
-    """Refuse to mix a cell with one that was made differently."""
+def check_against_lock(study: Study, root: Path) -> Lock:
+    """Refuse a study that is not the one that was planned when its first cell was started; returns that plan. What was
+    only added to it is allowed."""
+    lock = read_lock(root, study.name)
+    changed = find_changes(lock, study).changed if lock is not None else ()
+    if changed:
+        raise StudyError(
+            "the study has changed since its first cell was started (CHANGED-AFTER-START); nothing was started",
+            where=str(root / LOCK),
+            why="\n".join(map(str, changed[:12])),
+            hint="another --out, another name of the study, or the study as it was; --arm and --seed pick cells",
+        )
+    return lock or make_lock(study)
+
+
+def check_spec_unchanged(spec: CellSpec, root: Path, *, lock: str) -> None:
+    """Refuse to mix a cell with one that was made differently, or under another lock, of which this is the digest."""
     folder = root / spec.cell.folder
     started = read_cell(folder)
     changed = describe_changes(asdict(started.spec), asdict(spec)) if started is not None else []
@@ -33,6 +50,13 @@ def check_spec_unchanged(spec: CellSpec, root: Path) -> None:
             where=str(folder),
             why="\n".join(changed[:12]),
             hint="another --out, another name of the study, or the study as it was",
+        )
+    if started is not None and started.start.lock != lock:
+        raise StudyError(
+            f"{spec.cell} was started under another lock (CHANGED-AFTER-START); nothing was started",
+            where=str(root / LOCK),
+            why=f"the SHA-256 of the lock was {started.start.lock or 'missing'}, is {lock}",
+            hint="another --out, or lock.json and the study as they were",
         )
 
 

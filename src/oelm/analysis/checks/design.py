@@ -49,13 +49,15 @@ def check_study(study: Study) -> list[Issue]:
 
 def check_results(results: Results, *, pair: tuple[str, str] | None = None) -> list[Issue]:
     """What can be said of a study's records; of a comparison that the study does not name too, if `pair` is one."""
+    from oelm.analysis.checks.lock import check_lock
     from oelm.analysis.checks.runs import check_runs
     from oelm.analysis.checks.tuning import check_tuning
 
     design = results.design
     if pair is not None:
         design = replace(design, pairs=(*design.pairs, pair))
-    return by_severity([*check_design(design), *check_tuning(results), *check_runs(results, design.compared)])
+    of_runs = [*check_tuning(results), *check_runs(results, design.compared)]
+    return by_severity([*check_lock(results), *check_design(design), *of_runs])
 
 
 def check_design(design: Design) -> list[Issue]:

@@ -27,6 +27,7 @@ CHECKS: dict[str, Severity] = {
     "FEW-SEEDS": "warn",
     "UNDECIDABLE": "warn",
     "SAME-SPLIT": "invalid",
+    "CHANGED-AFTER-START": "invalid",
     # of the runs
     "LEAKAGE": "invalid",
     "COLLAPSED": "warn",

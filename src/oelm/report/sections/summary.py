@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from oelm.analysis.results import Results
+from oelm.analysis.text_table import lock_issues
 from oelm.analysis.verdicts import Comparison
 from oelm.message import Text
 from oelm.metrics import find_metric
@@ -12,6 +13,17 @@ from oelm.report.blocks import Block, Bullets, Folded, Prose, TableRow, VerdictB
 from oelm.text.messages import join_names, join_texts, list_texts, say, translate, untranslated
 
 _SPELLED_OUT = 4  # arms that the verdict names with their numbers; more are named alone
+
+
+def lock_blocks(results: Results) -> list[Block]:
+    """Which plan this is, and how the study departs from it: before anything else is read."""
+    lock, found = results.lock, lock_issues(results)
+    blocks: list[Block] = [Prose(text=say("study-locked", digest=lock.digest[:12]))] if lock is not None else []
+    items = tuple(
+        say("lock-issue", code=one.code, severity=say(f"word-{one.severity}"), where=one.where, message=one.message)
+        for one in found
+    )
+    return [*blocks, Bullets(items=items)] if items else blocks
 
 
 def question_section(results: Results) -> list[Block]:

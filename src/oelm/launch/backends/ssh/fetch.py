@@ -4,6 +4,7 @@ Records are looked at first and moved in last: whoever finds one here finds all 
 the connection was lost half-way. What is finished here stays as it is.
 """
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from oelm.launch.backends.ssh.host import download, escape_pattern, ssh_host
 from oelm.launch.backends.ssh.remote import RemoteRun
 from oelm.runs.files import write_text, writing
 from oelm.runs.jobs import Job
-from oelm.runs.layout import CHECKPOINTS, FINISHED, MODEL, RECORD, SIMPLE_BASELINE, STUDY, find_cell_folders
+from oelm.runs.layout import CHECKPOINTS, FINISHED, LOCK, MODEL, RECORD, SIMPLE_BASELINE, STUDY, find_cell_folders
 from oelm.runs.lease import STOP
 from oelm.runs.record import Record, read_record
 from oelm.runs.status import read_state
@@ -52,7 +53,7 @@ def fetch_records(job: Job, *, here: Path, models: bool, cluster: Cluster, log: 
         ours = _ours(here, arrived, records)
         for cell in sorted(ours.keys() & records.keys()):
             log(f"{cell} {ours[cell]}, and stays as it is; there it is {records[cell].status}")
-        stays = [*ours, *([SIMPLE_BASELINE] if (here / SIMPLE_BASELINE).exists() else [])]
+        stays = [*ours, *(name for name in (SIMPLE_BASELINE, LOCK) if os.path.lexists(here / name))]
         kept.write_text("\0".join(escape_pattern(f"/{path}") for path in stays), encoding="utf-8")
         with writing(here):
             here.mkdir(parents=True, exist_ok=True)
