@@ -122,7 +122,9 @@ def steps_of(cell: Path) -> list[dict[str, float]]:
 def run_cell(study: Study, *, arm: str, seed: int, **options: object) -> Record:
     """The record of one cell, after running it in this process."""
     cell = Cell(arm=arm, seed=seed)
-    return oelm.run(study, cells=[str(cell)], **options).records[cell]
+    record = oelm.read_record(oelm.run(study, cells=[str(cell)], **options).folder / cell.folder)
+    assert record is not None
+    return record
 
 
 def bits_of(cell: Path) -> dict[str, object]:

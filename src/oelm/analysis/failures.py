@@ -68,7 +68,7 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
             not_run.append(seed)
         elif record.status != "done":
             failed[seed] = Message(f"status-{record.status}")
-        elif seed not in values:
+        elif seed not in values and results.sealed is None:
             failed[seed] = Message("failure-no-number", metric=metric)
     collapsed = {cell.seed for cell in results.collapsed if cell.arm == arm and cell.seed in values}
     if not collapsed.issuperset(results.planned.seeds):

@@ -64,6 +64,8 @@ class JudgedHypothesis:
     """How many tests share the 5 %."""
     exploratory: Message | None = None
     """Why it is no confirmatory test, if it is none."""
+    sealed: Message | None = None
+    """Why there are no numbers yet, where the study is not complete."""
 
     def __str__(self) -> str:
         return str(self.message)
@@ -143,6 +145,7 @@ def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
     blank: dict[str, Any] = {"hypothesis": hypothesis, "issues": issues, "n": len(values), "message": _NO_MESSAGE}
     blank |= {"status": status, "outcomes": outcomes, "lacks": results.lacking(_arms(hypothesis), estimand.metric)}
     if not values:
+        blank["sealed"] = results.sealed
         return JudgedHypothesis(**blank, value=None, interval=None, p_supported=1.0, p_refuted=1.0)
     if find_metric(estimand.metric).kind == "count" and len(set(values)) == 1:
         true = low < values[0] < high
@@ -279,7 +282,7 @@ def _with_words(one: JudgedHypothesis, message: Message) -> Message:
 
 def _measured(one: JudgedHypothesis) -> Message:
     if one.value is None:
-        return Message("measured-none")
+        return one.sealed or Message("measured-none")
     values: dict[str, MessageValue] = {"value": one.value}
     if one.timed:
         values["rounds"] = count_rounds(one.n)

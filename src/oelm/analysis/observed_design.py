@@ -31,7 +31,7 @@ def observed_design(results: Results) -> Design:
             grid=_grid(trials) if study.tune is not None else None,
             tuned=results.tuned(name),
             trials=_trials(trials, is_nested(study)) if study.tune is not None else 1,
-            seeds=tuple(judged_values(results, name, study.compare.metric)),
+            seeds=tuple(judged_values(results, name, study.compare.metric) if results.sealed is None else records),
             head_norm=_mean_norm(first),
             logit_spread=_mean_spread(first),
         )

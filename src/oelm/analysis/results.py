@@ -21,6 +21,7 @@ from oelm.runs.files import FileDigest, read_unchanged
 from oelm.runs.layout import (
     BENCH,
     CELL,
+    FINISHED,
     LOCK,
     PREDICTIONS,
     SIMPLE_BASELINE,
@@ -35,7 +36,8 @@ from oelm.runs.record import LrTrace, Record, Which, read_record
 from oelm.runs.simple_baseline import SimpleBaseline, read_simple_baselines
 from oelm.runs.status import read_state
 from oelm.runs.steps import Steps, read_steps
-from oelm.study.cells import Cell, compared_cells, flatten, restrict_study, tuning_cells
+from oelm.runs.tuning import best_point
+from oelm.study.cells import Cell, compared_cells, flatten, restrict_study, trials_of, tuning_cells
 from oelm.study.load import load_study, study_from_dict
 from oelm.study.study import Study, Value
 
@@ -118,6 +120,15 @@ class Results:
     changes: LockChanges = field(default_factory=LockChanges)
     """What the study in the folder has more than that, which is in `study` too, and what is another there, which is
     not."""
+
+    missing: tuple[Cell, ...] = ()
+    """Planned cells that have not come to an end. While there are any, no test number is here."""
+
+    @property
+    def sealed(self) -> Message | None:
+        """Why there are no test numbers, while there are none: who sees them before the study is complete can stop, or
+        change something, when they like what they see."""
+        return Message("sealed", number=len(self.missing)) if self.missing else None
 
     @cached_property
     def planned(self) -> Study:
@@ -324,6 +335,8 @@ class Results:
             row: dict[str, Value] = {"arm": cell.arm, "seed": cell.seed, "status": record.status}
             row |= record.scores("final")
             row |= {f"{metric} (best)": value for metric, value in record.scores("best").items()}
+            if self.sealed is not None:
+                row |= {f"{metric} (validation)": value for metric, value in record.last_evaluation.items()}
             for count in ("trainable", "frozen", "total"):
                 row[count] = getattr(record.counts, count, None)
             row["lr"] = record.spec.recipe.optimizer.lr
@@ -409,7 +422,7 @@ def read_results(folder: Path) -> Results:
         simple = read_simple_baselines(folder)
     except OelmError as error:
         excluded.append(_damaged(SIMPLE_BASELINE, error, folder))
-    return Results(
+    results = Results(
         study=study,
         folder=folder,
         records={cell: found[cell] for cell in compared_cells(study) if cell in found},
@@ -421,6 +434,32 @@ def read_results(folder: Path) -> Results:
         lock=lock,
         changes=changes,
     )
+    missing = tuple(cell for cell in compared_cells(results.planned) if not _has_ended(results, cell))
+    return _seal(replace(results, missing=missing)) if missing else results
+
+
+def _has_ended(results: Results, cell: Cell) -> bool:
+    """Whether nothing more comes of a cell: it has a record, or one that is damaged, or its tuning came to nothing."""
+    record = results.records.get(cell)
+    if record is not None or str(cell) in results.damaged:
+        return record is None or record.status in (*FINISHED, "failed")
+    trials = [trial for some in trials_of(results.study, cell).values() for trial in some]
+    if not trials or not all(trial in results.tuning for trial in trials):
+        return False
+    try:
+        best_point(results.study, cell, results.tuning)
+    except StudyError:
+        return True
+    return False
+
+
+def _seal(results: Results) -> Results:
+    """Without any test number, and without the predictions that they could be made from again."""
+    sealed = {
+        cell: replace(record, test={}, files={name: d for name, d in record.files.items() if name != PREDICTIONS})
+        for cell, record in results.records.items()
+    }
+    return replace(results, records=sealed)
 
 
 def _damaged_files(
@@ -521,7 +560,8 @@ def _as_planned(lock: Lock, written: Study | None, changes: LockChanges, *, wher
 
 
 def _metrics(record: Record) -> list[str]:
-    return [name for model in record.test.values() for row in model.splits.values() for name in row]
+    tested = (name for model in record.test.values() for row in model.splits.values() for name in row)
+    return [*tested, *record.last_evaluation]
 
 
 def finite_number(value: float | None) -> float | None:

@@ -23,7 +23,37 @@ _SEEDS_SHOWN = 8
 def format_results(results: Results) -> str:
     """The table of the arms, what each comparison says, and what is wrong with them."""
     study = results.study
-    metric, against = study.compare.metric, study.compare.baseline
+    lines = [f"{study.name}: {study.compare.metric}, {study.compare.direction} is better", ""]
+    changed = format_issues(lock_issues(results))
+    lines += [*changed, ""] if changed else []
+    lines += _validation_table(results) if results.sealed is not None else _table(results)
+    parts = [_by_seed(results), _verdicts(results), _checks(results)]
+    parts += [[str(one) for one in results.hypotheses], _remarks(results)]
+    for part in parts:
+        lines += ["", *part] if part else []
+    return "\n".join(lines)
+
+
+def _validation_table(results: Results) -> list[str]:
+    """What there is to see of a study that is not complete."""
+    metric = results.study.compare.metric
+    rows = [("arm", "trainable", "n", f"{metric}, validation", "spread")]
+    for arm in results.arms:
+        values = list(_validation(results, arm).values())
+        mean = f"{statistics.fmean(values):.4f}" if values else "-"
+        spread = f"{statistics.stdev(values):.4f}" if len(values) > 1 else "-"
+        rows.append((arm, _count(results, arm), str(len(values)), mean, spread))
+    return [str(results.sealed), "", *format_columns(rows, left=("arm",))]
+
+
+def _validation(results: Results, arm: str) -> dict[int, float]:
+    """By seed, of the last step on the validation split."""
+    measured = {seed: r.last_evaluation.get(results.study.compare.metric) for seed, r in results.of(arm).items()}
+    return {seed: value for seed, value in measured.items() if value is not None and math.isfinite(value)}
+
+
+def _table(results: Results) -> list[str]:
+    metric, against = results.study.compare.metric, results.study.compare.baseline
     difference = f"final - {against}"
     interval = "95 % interval"
     rows = [("arm", "trainable", "n", f"{metric}, final", interval, "spread", "best", difference, interval, "verdict")]
@@ -46,15 +76,7 @@ def format_results(results: Results) -> str:
                 one.verdict if one is not None else "",
             )
         )
-    lines = [f"{study.name}: {metric}, {study.compare.direction} is better", ""]
-    changed = format_issues(lock_issues(results))
-    lines += [*changed, ""] if changed else []
-    lines += format_columns(rows, left=("arm", "95 % interval", "verdict"))
-    parts = [_by_seed(results), _verdicts(results), _checks(results)]
-    parts += [[str(one) for one in results.hypotheses], _remarks(results)]
-    for part in parts:
-        lines += ["", *part] if part else []
-    return "\n".join(lines)
+    return format_columns(rows, left=("arm", "95 % interval", "verdict"))
 
 
 def lock_issues(results: Results) -> list[Issue]:
@@ -132,6 +154,7 @@ def results_as_dict(results: Results) -> dict[str, object]:
             "tuned": results.tuned(arm),
             "trainable": next(iter(results.values(arm, "trainable").values()), None),
             "status": {seed: record.status for seed, record in results.of(arm).items()},
+            "validation": _validation(results, arm),
             "final": results.values(arm, metric),
             "best": results.values(arm, metric, model="best"),
             "mean": found.mean if found is not None else None,
@@ -145,6 +168,7 @@ def results_as_dict(results: Results) -> dict[str, object]:
         "better": study.compare.direction,
         "against": study.compare.baseline,
         "notes": list(study.notes),
+        "sealed": None if results.sealed is None else {**results.sealed.to_dict(), "text": str(results.sealed)},
         "arms": arms,
         "checks": [issue.to_dict() for issue in results.checks],
         "hypotheses": [_hypothesis_as_dict(one) for one in results.hypotheses],

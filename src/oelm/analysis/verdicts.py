@@ -90,6 +90,8 @@ class Comparison:
     issues: tuple[Issue, ...]
     lacks: tuple[str, ...] = ()
     """What is damaged and would have been used, by name."""
+    sealed: Message | None = None
+    """Why there are no numbers yet, where the study is not complete."""
     verdict: Verdict
     message: Message
     """The verdict with its numbers; printed, it is a sentence."""
@@ -289,6 +291,7 @@ def compare_arms(
         exploratory=exploratory,
         issues=issues_of(results, arm, against, metric),
         lacks=results.lacking((arm, against), metric),
+        sealed=results.sealed if _is_quality(metric) else None,
         verdict="inconclusive",
         message=Message("verdict-none"),
     )
@@ -424,8 +427,10 @@ def with_lacks(verdict: Message, lacks: tuple[str, ...]) -> Message:
 
 def _special_key(one: Comparison, verdict: Verdict) -> str | None:
     """The key of the message for what has no interval."""
+    if not one.differences and verdict == "invalid":
+        return "verdict-invalid-none"
     if not one.differences:
-        return "verdict-none" if verdict != "invalid" else "verdict-invalid-none"
+        return "verdict-sealed" if one.sealed is not None else "verdict-none"
     if one.exact and verdict != "invalid":
         return "verdict-same" if verdict == "equivalent" else "verdict-exact"
     if verdict == "inconclusive" and (one.n < 2 or one.estimate.no_variation):
@@ -447,6 +452,8 @@ def _verdict(one: Comparison) -> tuple[Verdict, MessageValue]:
         return "invalid", tuple(dict.fromkeys(found.code for found in one.issues if found.severity == "invalid"))
     if one.exact:
         return ("equivalent" if one.estimate.mean == 0 else _direction(one)), None
+    if one.sealed is not None:
+        return "inconclusive", one.sealed
     planned = len(one.outcomes[0].planned) if one.outcomes else 0
     not_run = {seed for outcome in one.outcomes for seed in outcome.not_run}
     if not_run:

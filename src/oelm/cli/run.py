@@ -116,6 +116,7 @@ def _run_here(study_run: StudyRun, backend: LocalBackend, *, as_json: bool) -> N
 def _print_records(study_run: StudyRun, *, as_json: bool) -> None:
     """What the cells that were picked came to, one by one."""
     from oelm.runs.record import read_record
+    from oelm.train.progress import format_metrics
 
     found = {str(cell): read_record(study_run.folder / cell.folder) for cell in study_run.compared or study_run.tuning}
     if as_json:
@@ -124,20 +125,21 @@ def _print_records(study_run: StudyRun, *, as_json: bool) -> None:
         return
     for name, record in found.items():
         echo(f"{name}: {'no record' if record is None else record.status}")
-        for which, measured in record.test.items() if record is not None else ():
-            for split, metrics in measured.splits.items():
-                values = ", ".join(f"{metric} {value:.4f}" for metric, value in metrics.items())
-                echo(f"  {which} (step {measured.step:,}) on {split}: {values}")
+        if record is not None and record.evaluations:
+            last = record.evaluations[-1]
+            echo(f"  validation (step {last.step:,}): {format_metrics(last.metrics)}")
         if record is not None and record.error is not None:
             echo(f"  {record.error.what}")
+    echo(f"Test numbers are for the whole study: oelm report {study_run.folder}")
 
 
 def _as_dict(cell: str, record: Record | None) -> dict[str, object]:
+    """What a test split says is for whoever has all of the study: one cell shows the validation split."""
     if record is None:
         return {"cell": cell, "status": None}
-    data = asdict(record)
-    named = {"arm": record.spec.arm, "seed": record.spec.seed}
-    return {"cell": cell, **named, **{name: data[name] for name in ("status", "test", "error")}}
+    named = {"arm": record.spec.arm, "seed": record.spec.seed, "status": record.status}
+    error = None if record.error is None else asdict(record.error)
+    return {"cell": cell, **named, "validation": record.last_evaluation, "error": error}
 
 
 def _warn_if_added(study_run: StudyRun) -> None:

@@ -11,11 +11,13 @@ import typer
 from oelm.cli.echo import echo, plain_text, warn
 from oelm.cli.options import JsonOption, TrustOption, trust_if
 from oelm.format import format_columns, format_duration
+from oelm.message import Message
 from oelm.runs.layout import FINISHED, RUNS
 from oelm.runs.status import CellStatus
 
 _SECONDS = 3.0  # between two looks
 _PATIENCE = 60.0  # seconds without anything that runs
+_ENDED = (*FINISHED, "failed", "damaged")
 _LEFT = ("cell", "state", "device", "where", "result")
 
 
@@ -83,7 +85,9 @@ def _table(rows: list[CellStatus]) -> str:
     lines = [columns, *(tuple(_row(row)[name] for name in columns) for row in rows)]
     number = {state: sum(row.state == state for row in rows) for state in dict.fromkeys(row.state for row in rows)}
     summary = ", ".join(f"{count} {state}" for state, count in number.items())
-    return "\n".join([*format_columns(lines, left=_LEFT), "", summary])
+    missing = [row for row in rows if row.state not in _ENDED and "/tune/" not in row.cell]
+    sealed = [str(Message("sealed", number=len(missing)))] if missing else []
+    return "\n".join([*format_columns(lines, left=_LEFT), "", summary, *sealed])
 
 
 def _row(row: CellStatus) -> dict[str, str]:

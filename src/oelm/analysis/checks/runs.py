@@ -127,7 +127,7 @@ def _ended(results: Results) -> Iterator[Issue]:
             yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="excluded-unfinished", status=status)
         elif not any(row.step == record.steps for row in record.evaluations):
             yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="last-not-measured")
-        elif _number(record, results) is None:
+        elif _number(record, results) is None and results.sealed is None:
             metric = results.study.compare.metric
             yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="no-metric", metric=metric)
 

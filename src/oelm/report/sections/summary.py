@@ -50,6 +50,8 @@ def question_section(results: Results) -> list[Block]:
 
 def overall_verdict(results: Results) -> VerdictBox:
     """In one sentence: every arm's verdict, or what blocks all of them."""
+    if results.sealed is not None:
+        return VerdictBox(kind="inconclusive", text=translate(results.sealed))
     found = list(results.comparisons.values())
     compare = results.study.compare
     if not found:
