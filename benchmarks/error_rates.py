@@ -35,10 +35,16 @@ def holm(p_BA: Array) -> Array:
     return adjusted
 
 
-def judge(d_BAS: Array, margin: float) -> Array:
+def judge(d_BAS: Array, margin: float, alpha: float = ALPHA) -> Array:
     """+1 better, -1 worse, 2 equivalent, 0 inconclusive."""
     differs, equal = map(holm, p_values(d_BAS, margin))
-    return np.where(equal < ALPHA, 2, np.where(differs < ALPHA, np.sign(d_BAS.mean(-1)), 0))
+    return np.where(equal < alpha, 2, np.where(differs < alpha, np.sign(d_BAS.mean(-1)), 0))
+
+
+def judge_stages(d_BAS: Array, first: int, margin: float) -> Array:
+    """With a planned second stage: what the first seeds leave open, all of them decide, at half the level each."""
+    early = judge(d_BAS[..., :first], margin, ALPHA / 2)
+    return np.where(early != 0, early, judge(d_BAS, margin, ALPHA / 2))
 
 
 def judge_with_failures(d_BAS: Array, failed_BAS: NDArray[np.bool_], margin: float, worst: float) -> Array:
@@ -78,12 +84,14 @@ def rates(number: int, *, n: int, arms: int, random: np.random.Generator) -> dic
     margin = decidable(n, alpha=alpha)
     failed = random.random(same.shape) < 0.2
     counted = judge_with_failures(same, failed, 2 * margin, WORST)
+    more = np.concatenate([same, draw(random, number, arms, n)], axis=-1)
     return {
         "false": float(np.isin(judge(same, 1e-9), (1, -1)).any(axis=1).mean()),
         "found": float((judge(draw(random, number, arms, n, one), 1e-9)[:, 0] == 1).mean()),
         "equivalent": float((judge(same, margin) == 2).mean()),
         "failing": float((counted[failed.any(-1)] == 2).mean()),
         "lucky": float((counted == 2).mean()),
+        "stages": float(np.isin(judge_stages(more, n, 1e-9), (1, -1)).any(axis=1).mean()),
     }
 
 
@@ -94,11 +102,15 @@ def main() -> None:
     print("false: identical arms, any called better or worse (at most 5 %)")
     print("found, equivalent: a difference that is promised to be found, arms that are alike (80 % or more)")
     print("failing: one seed in five fails; `equivalent` of arms in which one did. lucky: of all arms")
-    print(f"{'seeds':>5} {'arms':>5} {'false':>8} {'found':>8} {'equivalent':>11} {'failing':>8} {'lucky':>8}")
+    print("stages: false, with as many seeds again in a planned second stage (at most 5 %)")
+    names = ("seeds", "arms", "false", "found", "equivalent", "failing", "lucky", "stages")
+    print(" ".join(f"{name:>{width}}" for name, width in zip(names, (5, 5, 8, 8, 11, 8, 8, 8), strict=True)))
     for n in (2, 3, 5, 10, 20):
         for arms in (2, 3, 6):
             row = rates(number, n=n, arms=arms, random=np.random.default_rng([n, arms]))
-            shown = " ".join(f"{value:{width}.2%}" for value, width in zip(row.values(), (8, 8, 11, 8, 8), strict=True))
+            shown = " ".join(
+                f"{value:{width}.2%}" for value, width in zip(row.values(), (8, 8, 11, 8, 8, 8), strict=True)
+            )
             print(f"{n:>5} {arms:>5} {shown}", flush=True)
 
 

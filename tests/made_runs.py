@@ -24,7 +24,7 @@ from oelm.runs.provenance import GitState, PeakMemory, Provenance
 from oelm.runs.record import RECORD_FILE, AuditOutcome, Launch, ModelScores, ProcessStats, Record, ValidationScore
 from oelm.runs.simple_baseline import SimpleBaseline, pack_answers, write_simple_baselines
 from oelm.runs.steps import Step, format_step
-from oelm.study.cells import Cell, CellSpec, compared_cells, resolve_cell, tuning_cells
+from oelm.study.cells import Cell, CellSpec, both_stages, compared_cells, resolve_cell, tuning_cells
 from oelm.study.load import study_from_dict
 from oelm.study.schedule import lr_at
 from oelm.study.study import Study
@@ -68,12 +68,14 @@ def make_runs(
     steps: int = 100,
     change: Any = None,
     best: dict[str, int] | None = None,
+    second_stage: bool = False,
 ) -> Path:
     """Write the folder of a study and return it.
 
     `accuracy` is the true one of every arm, `spread` how far seeds scatter around it; all arms of a seed err on mostly
     the same examples, as real ones do. `change(cell, record)` may return another record, or None to leave it out.
-    `best` is the place in the grid, by arm, of what does best when tuned: the middle, if it is not said.
+    With `second_stage`, its seeds are there too. `best` is the place in the grid, by arm, of what does best when tuned:
+    the middle, if it is not said.
     """
     study = study or study_of()
     folder = root / study.name
@@ -83,7 +85,8 @@ def make_runs(
     write_floor(folder, accuracy=0.3)
     hardness = np.random.default_rng(7).random(examples)
     labels = np.random.default_rng(8).integers(0, 2, examples)
-    for cell in (*tuning_cells(study), *compared_cells(study)):
+    run = both_stages(study) if second_stage else study
+    for cell in (*tuning_cells(run), *compared_cells(run)):
         grid = study.tune.grid.items() if study.tune is not None else ()
         tuned = tuple((path, values[(best or {}).get(cell.arm, len(values) // 2)]) for path, values in grid)
         spec = resolve_cell(study, cell, tuned if cell.point is None else None)

@@ -15,12 +15,12 @@ from made_comparisons import compared
 from oelm.analysis.failures import SeedOutcomes
 from oelm.analysis.stats.estimate import from_seeds
 from oelm.analysis.stats.power import ALPHA, decidable, detectable
-from oelm.analysis.verdicts import corrected
+from oelm.analysis.verdicts import by_stages, corrected
 from oelm.message import verbatim
 
 with pytest.MonkeyPatch.context() as patch:  # not for longer: its names are not for the other tests
     patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    from error_rates import draw, judge, judge_with_failures
+    from error_rates import draw, judge, judge_stages, judge_with_failures
 
 SEEDS, ARMS = (3, 5, 10), (3, 6)
 NUMBER = 20_000
@@ -68,6 +68,33 @@ def test_identical_arms_are_rarely_called_different(n, arms):
         wrong = np.isin(judge(d_BAS, margin), (1, -1)).any(axis=1).mean()
         assert wrong <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / NUMBER)
     assert np.isin(judge(d_BAS, 1e-9), (1, -1)).any(axis=1).mean() > 0.025, "and it does test something"
+
+
+@pytest.mark.parametrize("n", SEEDS)
+def test_the_arithmetic_of_two_stages_is_that_of_verdicts(n):
+    random = np.random.default_rng([n, 4])
+    d_BAS = draw(random, 60, 6, 2 * n) + random.choice([0.0, 1.0, 2.0], size=(60, 5, 1))
+    found = judge_stages(d_BAS, n, 2.0)
+    for rows, verdicts in zip(d_BAS, found, strict=True):
+        looks = [corrected({str(arm): stage(d[:size]) for arm, d in enumerate(rows)}, family=5) for size in (n, 2 * n)]
+        assert [one.verdict for one in by_stages(*looks).values()] == [WORDS[int(v)] for v in verdicts]
+    assert (found != judge(d_BAS, 2.0, ALPHA / 2)).any(), "what the first stage has decided stays so"
+
+
+def stage(differences):
+    return replace(made(differences, [False] * len(differences)), alpha=ALPHA / 2, margin=2.0)
+
+
+@pytest.mark.parametrize("arms", ARMS)
+@pytest.mark.parametrize("n", SEEDS)
+def test_a_planned_second_stage_keeps_five_percent_and_seeds_at_will_do_not(n, arms):
+    random = np.random.default_rng([n, arms, 3])
+    d_BAS = draw(random, NUMBER, arms, 2 * n)
+    error = 4 * math.sqrt(0.05 * 0.95 / NUMBER)
+    for margin in (1e-9, decidable(2 * n, alpha=ALPHA / 2 / (arms - 1))):
+        assert np.isin(judge_stages(d_BAS, n, margin), (1, -1)).any(axis=1).mean() <= 0.05 + error
+    at_will = np.isin(judge(d_BAS[..., :n], 1e-9), (1, -1)) | np.isin(judge(d_BAS, 1e-9), (1, -1))
+    assert at_will.any(axis=1).mean() > 0.05 + error
 
 
 @pytest.mark.parametrize("arms", ARMS)

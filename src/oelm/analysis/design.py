@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from oelm.analysis.stats.power import ALPHA
 from oelm.data.tasks import TEST_EXAMPLES
 from oelm.metrics import find_metric
 from oelm.runs.lock import Lock
-from oelm.study.cells import flatten
+from oelm.study.cells import both_stages, flatten
 from oelm.study.overrides import apply_overrides
 from oelm.study.recipe import WITHOUT_EFFECT, ModelConfig, Recipe
 from oelm.study.study import Study, Value
@@ -56,7 +57,9 @@ class PlannedTest:
     """A difference of the margin is to be found (or excluded, which is as hard), or none to be shown, or either."""
     seeds: int
     family: int
-    """How many tests share the 5 %."""
+    """How many tests share the level."""
+    alpha: float
+    """That level: 5 %, or with a second stage half of it."""
     examples: int
     """Of the test split."""
 
@@ -78,6 +81,8 @@ class Design:
     """On the scale on which the metric is judged, as the spreads are."""
     family: int = 1
     """How many comparisons with the baseline were planned: their tests share the 5 %."""
+    alpha: float = ALPHA
+    """The level that they share: with a second stage, half of it for each look."""
     tests: tuple[PlannedTest, ...] = ()
     """Confirmatory tests that can be foretold: the hypotheses, or else the comparisons with the baseline."""
     spreads: Mapping[str, float] = field(default_factory=dict)
@@ -103,7 +108,7 @@ def planned_design(study: Study) -> Design:
             declared=frozenset(arm.overrides),
             grid=None if tune is None else {path: tuple(values) for path, values in tune.grid.items()},
             trials=1 if tune is None else _trials(tune.grid, len(tune.seeds or ()) or 1),
-            seeds=study.seeds,
+            seeds=both_stages(study).seeds,
         )
     return Design(
         sides=sides,
@@ -115,6 +120,7 @@ def planned_design(study: Study) -> Design:
         metric=study.compare.metric,
         min_effect=study.compare.margin,
         family=len(study.arms) - 1,
+        alpha=alpha_of(study),
         tests=tuple(_planned_tests(study)),
     )
 
@@ -125,7 +131,7 @@ def _planned_tests(study: Study) -> Iterator[PlannedTest]:
     examples = TEST_EXAMPLES.get(data.task) if data.path is None else None
     if examples is None:
         return
-    known = {"seeds": len(study.seeds), "examples": examples}
+    known: dict[str, Any] = {"seeds": len(both_stages(study).seeds), "examples": examples, "alpha": alpha_of(study)}
     if not study.hypotheses:
         if compare.min_effect is not None and find_metric(compare.metric).is_share and len(study.arms) > 1:
             yield PlannedTest(name="", margin=compare.min_effect, rule="decide", family=count_tests(study), **known)
@@ -136,6 +142,12 @@ def _planned_tests(study: Study) -> Iterator[PlannedTest]:
         if one.estimand.form == "difference" and find_metric(one.estimand.metric).is_share and margin is not None:
             rule: Literal["find", "equate"] = "equate" if one.rule == "within" else "find"
             yield PlannedTest(name=one.name, margin=margin, rule=rule, family=family, **known)
+
+
+def alpha_of(study: Study | Lock) -> float:
+    """What the tests of one look share. A second stage is a second look, and whatever the tests are, two looks at half
+    the level each are together wrong no more often than at the whole (union bound)."""
+    return ALPHA / 2 if study.second_stage else ALPHA
 
 
 def count_tests(study: Study | Lock) -> int:

@@ -81,8 +81,8 @@ def _relative_difference(
 def judged_values(results: Results, arm: str, metric: str, *, model: Which = "final") -> dict[int, float]:
     """Of an arm by planned seed: those that were added after the first cell was started are in no verdict."""
     values = results.values(arm, metric, model=model) if arm in results.arms else {}
-    planned = results.planned.seeds
-    return {seed: find_metric(metric).judged(value) for seed, value in values.items() if seed in planned}
+    counted = results.counted(arm)
+    return {seed: find_metric(metric).judged(value) for seed, value in values.items() if seed in counted}
 
 
 def with_examples(over_seeds: Estimate, both: Crossed | None) -> Estimate:

@@ -52,14 +52,16 @@ class SeedOutcomes:
         return {**self.values, **dict.fromkeys(self.failed, worst)}
 
 
-def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "final") -> SeedOutcomes:
+def seed_outcomes(
+    results: Results, arm: str, metric: str, *, seeds: tuple[int, ...], model: Which = "final"
+) -> SeedOutcomes:
     """Of quality. Counts, memory and times are what they are, and taken where they were measured."""
-    values = judged_values(results, arm, metric, model=model)
+    values = {seed: v for seed, v in judged_values(results, arm, metric, model=model).items() if seed in seeds}
     if find_metric(metric).kind not in ("predictions", "loss"):
         return SeedOutcomes(arm=arm, planned=tuple(values), not_run=(), failed={}, values=values)
     failed: dict[int, Message] = {}
     not_run = []
-    for seed in results.planned.seeds:
+    for seed in seeds:
         cell = Cell(arm=arm, seed=seed)
         record = results.records.get(cell)
         if record is None and str(cell) in results.damaged:
@@ -68,14 +70,14 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
             not_run.append(seed)
         elif record.status != "done":
             failed[seed] = Message(f"status-{record.status}")
-        elif seed not in values and results.sealed is None:
+        elif seed not in values and results.sealed is None and seed in results.counted(arm):
             failed[seed] = Message("failure-no-number", metric=metric)
     collapsed = {cell.seed for cell in results.collapsed if cell.arm == arm and cell.seed in values}
-    if not collapsed.issuperset(results.planned.seeds):
+    if not collapsed.issuperset(seeds):
         failed |= dict.fromkeys(sorted(collapsed), Message("failure-collapsed"))
     return SeedOutcomes(
         arm=arm,
-        planned=results.planned.seeds,
+        planned=seeds,
         not_run=tuple(not_run),
         failed=dict(sorted(failed.items())),
         values={seed: value for seed, value in values.items() if seed not in failed},

@@ -17,13 +17,14 @@ from typing import Any, Literal
 
 from oelm.analysis.checks.lock import changed_hypothesis
 from oelm.analysis.checks.registry import Issue
+from oelm.analysis.design import alpha_of
 from oelm.analysis.evidence import arm_mean, ratio_estimate
 from oelm.analysis.failures import SeedOutcomes, seed_outcomes, worst_value
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds, holm
 from oelm.analysis.stats.power import ALPHA
 from oelm.analysis.stats.timed_pairs import TimedPair, count_rounds, timed_pair
-from oelm.analysis.verdicts import NOTHING, compare_arms, describe_failures, issues_of, with_lacks
+from oelm.analysis.verdicts import NOTHING, compare_arms, describe_failures, is_quality, issues_of, with_lacks
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric
 from oelm.study.hypothesis import Estimand, Hypothesis
@@ -61,7 +62,9 @@ class JudgedHypothesis:
     survivors_p: tuple[float, float] = (1.0, 1.0)
     """Theirs: that it is supported, that it is refuted."""
     family: int = 1
-    """How many tests share the 5 %."""
+    """How many tests share the level."""
+    alpha: float = ALPHA
+    """That level, of this look: half of it if a second stage was planned."""
     exploratory: Message | None = None
     """Why it is no confirmatory test, if it is none."""
     sealed: Message | None = None
@@ -76,18 +79,41 @@ def judge_hypotheses(results: Results) -> list[JudgedHypothesis]:
     whole = results.whole
     if whole is not None and results.study.seeds == whole.study.seeds:
         return [one for one in whole.hypotheses if {*_arms(one.hypothesis)} <= set(results.study.arms)]
-    found = _judge_together(results, results.planned.hypotheses)
+    planned, alpha = results.planned, alpha_of(results.planned)
+    found = _judge_together(results, planned.hypotheses, seeds=planned.seeds, alpha=alpha)
+    if planned.second_stage:
+        both = (*planned.seeds, *planned.second_stage)
+        second = _judge_together(results, planned.hypotheses, seeds=both, alpha=alpha)
+        found = [_by_stages(*looks) for looks in zip(found, second, strict=True)]
     for late in (whole or results).study.hypotheses:  # each by itself: no family gets larger by what came later
         if late.name in results.changes.hypotheses:
-            found += _judge_together(results, [late], exploratory=Message("exploratory-added"))
+            seeds = results.counted(*_arms(late))
+            found += _judge_together(results, [late], seeds=seeds, exploratory=Message("exploratory-added"))
     return found
 
 
+def _by_stages(first: JudgedHypothesis, second: JudgedHypothesis) -> JudgedHypothesis:
+    """What the first stage has decided stays so; the rest is judged over all seeds, when all of them are there."""
+    if first.status != "inconclusive" or first.sealed is not None or first.timed:
+        return first
+    not_run = {seed for outcome in second.outcomes for seed in outcome.not_run}
+    if not not_run:
+        return second
+    number = len(second.outcomes[0].planned) - len(first.outcomes[0].planned)
+    why = Message("why-second-stage", n=number - len(not_run), number=number)
+    return replace(first, message=Message("hypothesis-open", status=first.message, why=why))
+
+
 def _judge_together(
-    results: Results, hypotheses: Sequence[Hypothesis], *, exploratory: Message | None = None
+    results: Results,
+    hypotheses: Sequence[Hypothesis],
+    *,
+    seeds: tuple[int, ...],
+    alpha: float = ALPHA,
+    exploratory: Message | None = None,
 ) -> list[JudgedHypothesis]:
-    """Those of one family."""
-    found = {one.name: replace(_judge(results, one), exploratory=exploratory) for one in hypotheses}
+    """Those of one family, by these seeds."""
+    found = {one.name: replace(_judge(results, one, seeds), alpha=alpha, exploratory=exploratory) for one in hypotheses}
     # What cannot find anything still counts: a family does not get smaller by what happens to its members.
     tested = {name: one for name, one in found.items() if not _is_count(one)}
     supported = holm({name: _open_p(one, one.p_supported) for name, one in tested.items()})
@@ -99,7 +125,7 @@ def _judge_together(
             one,
             p_supported=supported[name],
             p_refuted=refuted[name],
-            survivors=_status(alone[name], alone_refuted[name]),
+            survivors=_status(alone[name], alone_refuted[name], alpha),
             family=len(tested),
         )
         for name, one in tested.items()
@@ -116,8 +142,8 @@ def _open_p(one: JudgedHypothesis, p: float) -> float:
     return 1.0 if one.status == "invalid" else p
 
 
-def _status(p_supported: float, p_refuted: float) -> HypothesisStatus:
-    return "supported" if p_supported < ALPHA else "refuted" if p_refuted < ALPHA else "inconclusive"
+def _status(p_supported: float, p_refuted: float, alpha: float) -> HypothesisStatus:
+    return "supported" if p_supported < alpha else "refuted" if p_refuted < alpha else "inconclusive"
 
 
 def _arms(hypothesis: Hypothesis) -> tuple[str, ...]:
@@ -125,13 +151,13 @@ def _arms(hypothesis: Hypothesis) -> tuple[str, ...]:
     return (estimand.arm,) if estimand.against is None else (estimand.arm, estimand.against)
 
 
-def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
+def _judge(results: Results, hypothesis: Hypothesis, seeds: tuple[int, ...]) -> JudgedHypothesis:
     estimand = hypothesis.estimand
     if estimand.form == "ratio" and estimand.metric == "step_seconds" and estimand.against is not None:
         pair = timed_pair((results.whole or results).bench, estimand.arm, estimand.against)
         if pair is not None:
             return _judge_timed(hypothesis, pair, changed_hypothesis(results, hypothesis.name))
-    outcomes = tuple(seed_outcomes(results, arm, estimand.metric) for arm in _arms(hypothesis))
+    outcomes = tuple(seed_outcomes(results, arm, estimand.metric, seeds=seeds) for arm in _arms(hypothesis))
     found = _estimand_values(hypothesis, [one.values for one in outcomes])
     by_seed = {seed: value for seed, value in found.items() if _is_defined(hypothesis, value)}
     values = list(by_seed.values())
@@ -145,14 +171,14 @@ def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
     blank: dict[str, Any] = {"hypothesis": hypothesis, "issues": issues, "n": len(values), "message": _NO_MESSAGE}
     blank |= {"status": status, "outcomes": outcomes, "lacks": results.lacking(_arms(hypothesis), estimand.metric)}
     if not values:
-        blank["sealed"] = results.sealed
+        blank["sealed"] = results.sealed if is_quality(estimand.metric) else None
         return JudgedHypothesis(**blank, value=None, interval=None, p_supported=1.0, p_refuted=1.0)
     if find_metric(estimand.metric).kind == "count" and len(set(values)) == 1:
         true = low < values[0] < high
         p_values = (0.0, 1.0) if true else (1.0, 0.0)
         return JudgedHypothesis(**blank, value=values[0], interval=None, p_supported=p_values[0], p_refuted=p_values[1])
     worst = worst_value(results, estimand.metric) if any(one.failed for one in outcomes) else None
-    estimate = _estimate(results, estimand, by_seed)
+    estimate = _estimate(results, estimand, by_seed, seeds)
     counted = None
     if worst is not None:
         at_worst = _estimand_values(hypothesis, [one.counted(worst) for one in outcomes])
@@ -178,14 +204,15 @@ def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
     )
 
 
-def _estimate(results: Results, estimand: Estimand, by_seed: Mapping[int, float]) -> Estimate:
+def _estimate(results: Results, estimand: Estimand, by_seed: Mapping[int, float], seeds: tuple[int, ...]) -> Estimate:
     """On the same evidence as the comparison of these arms: seeds, and examples where they were kept."""
     if estimand.against is None:
         found = arm_mean(results, estimand.arm, estimand.metric, seeds=by_seed)
         assert found is not None
         return found.estimate
     if estimand.form == "difference":
-        return compare_arms(results, estimand.arm, against=estimand.against, metric=estimand.metric).estimate
+        asked = {"against": estimand.against, "metric": estimand.metric}
+        return compare_arms(results, estimand.arm, **asked, seeds=seeds).estimate
     return ratio_estimate(results, estimand.arm, estimand.against, estimand.metric, by_seed)
 
 
@@ -242,7 +269,7 @@ def _p_values(hypothesis: Hypothesis, estimate: Estimate) -> tuple[float, float]
 
 def _decided(one: JudgedHypothesis) -> JudgedHypothesis:
     """With the status that its p values give, and its message."""
-    status = one.status if one.status == "invalid" else _status(one.p_supported, one.p_refuted)
+    status = one.status if one.status == "invalid" else _status(one.p_supported, one.p_refuted, one.alpha)
     blocked = dict.fromkeys(found.code for found in one.issues if found.severity == "invalid")
     message = Message(
         f"hypothesis-{status}",
@@ -271,8 +298,10 @@ def _with_words(one: JudgedHypothesis, message: Message) -> Message:
             alone = Message(f"hypothesis-word-{one.survivors}")
             why = Message("why-failures", n=one.n, alone=alone, worst=one.worst)
             message = Message("hypothesis-open", status=message, why=why)
-        elif one.family > 1 and _status(*one.survivors_p) != "inconclusive":
-            message = Message("hypothesis-open", status=message, why=Message("why-family", family=one.family))
+        elif _status(*one.survivors_p, ALPHA) != "inconclusive":
+            key = "why-family" if one.alpha == ALPHA else "why-family-stages"
+            why = Message(key, family=one.family, percent=100 * one.alpha)
+            message = Message("hypothesis-open", status=message, why=why)
     if not failed:
         return message
     if one.status in ("supported", "refuted"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 
-from oelm.analysis.design import Design, Side, hypothesis_pairs, is_pretrained, model_width, settings_of
+from oelm.analysis.design import Design, Side, alpha_of, hypothesis_pairs, is_pretrained, model_width, settings_of
 from oelm.analysis.evidence import judged_values
 from oelm.analysis.results import Results, finite_number
 from oelm.runs.provenance import Provenance
@@ -45,6 +45,7 @@ def observed_design(results: Results) -> Design:
         metric=study.compare.metric,
         min_effect=study.compare.margin,
         family=len(results.planned.arms) - 1,
+        alpha=alpha_of(results.planned),
         spreads=_spreads(results),
     )
 

@@ -37,7 +37,7 @@ from oelm.runs.simple_baseline import SimpleBaseline, read_simple_baselines
 from oelm.runs.status import read_state
 from oelm.runs.steps import Steps, read_steps
 from oelm.runs.tuning import best_point
-from oelm.study.cells import Cell, compared_cells, flatten, restrict_study, trials_of, tuning_cells
+from oelm.study.cells import Cell, both_stages, compared_cells, flatten, restrict_study, trials_of, tuning_cells
 from oelm.study.load import load_study, study_from_dict
 from oelm.study.study import Study, Value
 
@@ -123,6 +123,8 @@ class Results:
 
     missing: tuple[Cell, ...] = ()
     """Planned cells that have not come to an end. While there are any, no test number is here."""
+    second_stage: tuple[str, ...] = ()
+    """Arms whose second stage has come to an end. Of the others, no test number of it is here."""
 
     @property
     def sealed(self) -> Message | None:
@@ -148,6 +150,11 @@ class Results:
         """Those with a record, in the order of the study."""
         there = {cell.arm for cell in self.records}
         return [name for name in self.study.arms if name in there]
+
+    def counted(self, *arms: str) -> tuple[int, ...]:
+        """Planned seeds that are compared: of the second stage, if it has come to an end in all of these arms."""
+        second = self.planned.second_stage if set(arms) <= set(self.second_stage) else ()
+        return (*self.planned.seeds, *second)
 
     def of(self, arm: str) -> dict[int, Record]:
         """An arm's records by seed."""
@@ -236,7 +243,7 @@ class Results:
         is_quality = kind in ("predictions", "loss")
         shared = (SIMPLE_BASELINE,) if is_quality else (BENCH,) if kind == "time" else ()
         files = (PREDICTIONS,) if is_quality else (STEPS,) if kind == "time" else ()
-        cells = [str(cell) for cell in compared_cells(self.study) if cell.arm in arms]
+        cells = [str(cell) for cell in compared_cells(both_stages(self.study)) if cell.arm in arms]
         names = (*shared, *(name for cell in cells for name in (cell, *(f"{cell}/{file}" for file in files))))
         return tuple(name for name in names if name in self.damaged)
 
@@ -406,7 +413,8 @@ def read_results(folder: Path) -> Results:
         else:
             found[record.spec.cell] = replace(record, lr=traces.setdefault(record.lr, record.lr))
     study, lock, changes = _locked_in(folder, excluded)
-    known = {*compared_cells(study), *tuning_cells(study)}
+    both = both_stages(study)
+    known = {*compared_cells(both), *tuning_cells(both)}
     for cell in [cell for cell in found if cell not in known]:
         del found[cell]
         excluded.append(Excluded(where=str(cell), why=Message("excluded-other")))
@@ -425,8 +433,8 @@ def read_results(folder: Path) -> Results:
     results = Results(
         study=study,
         folder=folder,
-        records={cell: found[cell] for cell in compared_cells(study) if cell in found},
-        tuning={cell: found[cell] for cell in tuning_cells(study) if cell in found},
+        records={cell: found[cell] for cell in compared_cells(both) if cell in found},
+        tuning={cell: found[cell] for cell in tuning_cells(both) if cell in found},
         excluded=AllExcluded(excluded),
         bench=bench,
         simple_baselines=simple,
@@ -434,8 +442,12 @@ def read_results(folder: Path) -> Results:
         lock=lock,
         changes=changes,
     )
-    missing = tuple(cell for cell in compared_cells(results.planned) if not _has_ended(results, cell))
-    return _seal(replace(results, missing=missing)) if missing else results
+    ended = {cell for cell in compared_cells(both) if _has_ended(results, cell)}
+    missing = tuple(cell for cell in compared_cells(results.planned) if cell not in ended)
+    second = results.planned.second_stage
+    arms = tuple(arm for arm in study.arms if second and all(Cell(arm=arm, seed=seed) in ended for seed in second))
+    sealed = [cell for cell in results.records if missing or (cell.seed in second and cell.arm not in arms)]
+    return _seal(replace(results, missing=missing, second_stage=arms), sealed)
 
 
 def _has_ended(results: Results, cell: Cell) -> bool:
@@ -453,13 +465,13 @@ def _has_ended(results: Results, cell: Cell) -> bool:
     return False
 
 
-def _seal(results: Results) -> Results:
-    """Without any test number, and without the predictions that they could be made from again."""
-    sealed = {
-        cell: replace(record, test={}, files={name: d for name, d in record.files.items() if name != PREDICTIONS})
-        for cell, record in results.records.items()
-    }
-    return replace(results, records=sealed)
+def _seal(results: Results, cells: Collection[Cell]) -> Results:
+    """Without the test numbers of these cells, and without the predictions that they could be made from again."""
+    records = dict(results.records)
+    for cell in cells:
+        files = {name: digest for name, digest in records[cell].files.items() if name != PREDICTIONS}
+        records[cell] = replace(records[cell], test={}, files=files)
+    return replace(results, records=records)
 
 
 def _damaged_files(

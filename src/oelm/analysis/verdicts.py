@@ -1,10 +1,10 @@
 """Verdicts: what the records support about two arms.
 
-The rules, all at 5 %: `equivalent` if two one-sided tests put the difference inside the smallest effect of
-interest; else `better` or `worse` if a paired test finds a difference; else `inconclusive`. Where a check blocks the
-comparison, it is `invalid`, whatever the numbers. The arms of a study are one family of tests, corrected by Holm's
-method, however many of them are looked at. A verdict is given at the planned number of seeds, and must hold with the
-seeds that failed at their worst value (`failures`).
+The rules, all at 5 % (with a planned second stage, at half of it in each of the two looks): `equivalent` if two
+one-sided tests put the difference inside the smallest effect of interest; else `better` or `worse` if a paired test
+finds a difference; else `inconclusive`. Where a check blocks the comparison, it is `invalid`, whatever the numbers. The
+arms of a study are one family of tests, corrected by Holm's method, however many of them are looked at. A verdict is
+given at the planned number of seeds, and must hold with the seeds that failed at their worst value (`failures`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from oelm.analysis.checks.design import check_results
 from oelm.analysis.checks.registry import Issue
+from oelm.analysis.design import alpha_of
 from oelm.analysis.evidence import by_example, kept_predictions, same_examples, with_examples
 from oelm.analysis.failures import SeedOutcomes, seed_outcomes, worst_value
 from oelm.analysis.results import Results
@@ -68,7 +69,11 @@ class Comparison:
     margin: float | None
     """The smallest effect of interest."""
     family: int
-    """How many tests share the 5 %: of an exploratory comparison by itself, 1."""
+    """How many tests share the level: of an exploratory comparison by itself, 1."""
+    alpha: float = ALPHA
+    """That level, of this look: half of it if a second stage was planned."""
+    pending: Message | None = None
+    """What was planned, is not there yet, and may decide it: a second stage."""
     p_differs: float
     """Corrected for the family; with failures, the larger of both ways to count them, and 1 where they disagree."""
     p_equivalent: float | None
@@ -152,15 +157,35 @@ def comparisons(results: Results) -> dict[str, Comparison]:
     why = Message("exploratory-arms") if planned.hypotheses else None
     asked = {"against": compare.baseline, "metric": compare.metric}
     others = [arm for arm in results.arms if arm != compare.baseline]
-    found = {
-        arm: compare_arms(results, arm, **asked, family=family, exploratory=why)
-        for arm in others
-        if arm in planned.arms
-    }
-    judged = corrected(found, family=family)
+
+    def look(seeds: tuple[int, ...]) -> dict[str, Comparison]:
+        at: dict[str, Any] = {"seeds": seeds, "alpha": alpha_of(planned), "family": family, "exploratory": why}
+        arms = [arm for arm in others if arm in planned.arms]
+        return corrected({arm: compare_arms(results, arm, **asked, **at) for arm in arms}, family=family)
+
+    judged = look(planned.seeds)
+    if planned.second_stage:
+        judged = by_stages(judged, look((*planned.seeds, *planned.second_stage)))
     late = Message("exploratory-added")
     added = {arm: explore(results, arm, **asked, why=late) for arm in others if arm not in planned.arms}
     return {arm: (judged | added)[arm] for arm in others}
+
+
+def by_stages(first: Mapping[str, Comparison], second: Mapping[str, Comparison]) -> dict[str, Comparison]:
+    """What the first stage has decided stays so; the rest is judged over all seeds, when all of them are there."""
+    found = {}
+    for arm, one in first.items():
+        later = second[arm]
+        not_run = {seed for outcome in later.outcomes for seed in outcome.not_run}
+        number = len(later.outcomes[0].planned) - len(one.outcomes[0].planned) if later.outcomes else 0
+        if one.verdict != "inconclusive" or one.sealed is not None:
+            found[arm] = one
+        elif not_run:
+            there = number - len(not_run)
+            found[arm] = _judged(replace(one, pending=Message("why-second-stage", n=there, number=number)))
+        else:
+            found[arm] = later
+    return found
 
 
 def explore(
@@ -247,10 +272,14 @@ def compare_arms(
     metric: str,
     model: Which = "final",
     family: int = 1,
+    alpha: float = ALPHA,
+    seeds: tuple[int, ...] | None = None,
     exploratory: Message | None = None,
 ) -> Comparison:
-    """Two arms on any metric; not judged yet, as that depends on what else is tested."""
-    outcomes = tuple(seed_outcomes(results, name, metric, model=model) for name in (arm, against))
+    """Two arms on any metric, by all planned seeds that are there, or these; not judged yet, as that depends on what
+    else is tested."""
+    seeds = results.counted(arm, against) if seeds is None else seeds
+    outcomes = tuple(seed_outcomes(results, name, metric, seeds=seeds, model=model) for name in (arm, against))
     differences = _differences(*(one.values for one in outcomes))
     compare = results.study.compare
     margin = compare.margin if metric == compare.metric or _same_question(metric, compare.metric) else None
@@ -262,7 +291,7 @@ def compare_arms(
     chance: dict[str, float] = {
         "spread": over_seeds.seeds.se * math.sqrt(len(differences)),
         "example_se": estimate.examples.se if estimate.examples is not None else 0.0,
-        "alpha": ALPHA / family,
+        "alpha": alpha / family,
     }
     is_known = 0 < chance["spread"] < math.inf
     return Comparison(
@@ -273,7 +302,7 @@ def compare_arms(
         differences=differences,
         estimate=estimate,
         interval=estimate.interval(1 - ALPHA),
-        deciding=estimate.interval(1 - ALPHA / family),
+        deciding=estimate.interval(1 - alpha / family),
         over_seeds=over_seeds.interval(1 - ALPHA),
         bootstrap=bca_interval(list(differences.values()), level=1 - ALPHA) if differences else None,
         examples=both,
@@ -281,6 +310,7 @@ def compare_arms(
         mcnemar=_mcnemar(results, arm, against, model, differences) if metric == "accuracy" else {},
         margin=margin,
         family=family,
+        alpha=alpha,
         p_differs=1.0,
         p_equivalent=None,
         detectable=detectable(len(differences), **chance) if is_known else math.inf,
@@ -291,7 +321,7 @@ def compare_arms(
         exploratory=exploratory,
         issues=issues_of(results, arm, against, metric),
         lacks=results.lacking((arm, against), metric),
-        sealed=results.sealed if _is_quality(metric) else None,
+        sealed=results.sealed if is_quality(metric) else None,
         verdict="inconclusive",
         message=Message("verdict-none"),
     )
@@ -356,7 +386,7 @@ def _judged(one: Comparison) -> Comparison:
         high=one.shown(one.deciding.high),
         level=one.deciding.level,
         percent=100 * one.deciding.level,
-        corrected=Message("corrected-for", family=one.family) if one.family > 1 else "",
+        corrected=_corrected_for(one),
         margin=one.shown(one.margin),
         why=why,
     )
@@ -365,15 +395,22 @@ def _judged(one: Comparison) -> Comparison:
     return replace(one, message=with_lacks(said, one.lacks))
 
 
+def _corrected_for(one: Comparison) -> Message | str:
+    stages = "-stages" if one.alpha < ALPHA else ""
+    if one.family == 1:
+        return Message("corrected-stages") if stages else ""
+    return Message(f"corrected-for{stages}", family=one.family)
+
+
 def _deciding(one: Comparison, verdict: Verdict) -> Interval:
     """At the level that Holm's correction has left this test; where it decided nothing, at that of the whole family.
 
     Equivalence at 5 % is two tests at 5 % each: it is the 90 % interval that lies inside the margin.
     """
     if verdict == "equivalent" and one.p_equivalent is not None:
-        return one.estimate.interval(1 - 2 * ALPHA / _factor(_p_equivalent(one), one.p_equivalent, one.family))
+        return one.estimate.interval(1 - 2 * one.alpha / _factor(_p_equivalent(one), one.p_equivalent, one.family))
     factor = _factor(_p_differs(one), one.p_differs, one.family) if verdict in ("better", "worse") else one.family
-    return one.estimate.interval(1 - ALPHA / factor)
+    return one.estimate.interval(1 - one.alpha / factor)
 
 
 def _factor(raw: float, corrected_p: float, family: int) -> float:
@@ -389,7 +426,7 @@ def _with_words(one: Comparison, message: Message) -> Message:
         message = Message("verdict-despite-failures", verdict=message, failed=failed, worst=one.worst_shown)
     elif failed:
         message = Message("verdict-with-failures", verdict=message, failed=failed)
-    elif is_decided and any(outcome.planned for outcome in one.outcomes) and _is_quality(one.metric):
+    elif is_decided and any(outcome.planned for outcome in one.outcomes) and is_quality(one.metric):
         message = Message("verdict-no-failures", verdict=message, most=max(o.rate_at_most for o in one.outcomes))
     if is_decided and one.exploratory is not None:
         message = Message("verdict-exploratory", verdict=message, why=one.exploratory)
@@ -438,7 +475,7 @@ def _special_key(one: Comparison, verdict: Verdict) -> str | None:
     return None
 
 
-def _is_quality(metric: str) -> bool:
+def is_quality(metric: str) -> bool:
     return find_metric(metric).kind in ("predictions", "loss")
 
 
@@ -469,9 +506,9 @@ def _verdict(one: Comparison) -> tuple[Verdict, MessageValue]:
 def _by_tests(one: Comparison, p_differs: float, p_equivalent: float | None) -> Verdict:
     if one.n < 2 or one.estimate.no_variation:
         return "inconclusive"
-    if p_equivalent is not None and p_equivalent < ALPHA:
+    if p_equivalent is not None and p_equivalent < one.alpha:
         return "equivalent"
-    return _direction(one) if p_differs < ALPHA else "inconclusive"
+    return _direction(one) if p_differs < one.alpha else "inconclusive"
 
 
 def _why_open(one: Comparison) -> Message:
@@ -479,13 +516,17 @@ def _why_open(one: Comparison) -> Message:
         return Message("why-failures", n=one.n, alone=Message(f"verdict-word-{one.survivors}"), worst=one.worst_shown)
     if not one.interval.contains(0):
         low, high = one.shown(one.interval.low), one.shown(one.interval.high)
-        return Message("why-corrected", low=low, high=high, family=one.family, p=one.p_differs)
+        key = "why-corrected" if one.alpha == ALPHA else "why-corrected-stages"
+        why = Message(key, low=low, high=high, family=one.family, p=one.p_differs, percent=100 * one.alpha)
+        return Message("why-both", one=why, other=one.pending) if one.pending is not None else why
+    if one.pending is not None:
+        return one.pending
     if one.margin is None:
         return Message("why-no-margin")
     if one.seeds_needed is not None and one.seeds_needed > one.n:
         return Message("why-more-seeds", number=one.seeds_needed, margin=one.shown(one.margin))
     spread = one.estimate.seeds.se * math.sqrt(one.n)
-    if one.seeds_needed is None and seeds_needed(one.margin, spread=spread, alpha=ALPHA / one.family) is not None:
+    if one.seeds_needed is None and seeds_needed(one.margin, spread=spread, alpha=one.alpha / one.family) is not None:
         return Message("why-more-examples", smallest=one.shown(one.detectable), margin=one.shown(one.margin))
     return Message("why-too-wide", smallest=one.shown(one.detectable))
 

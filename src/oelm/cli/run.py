@@ -20,7 +20,7 @@ from oelm.cli.options import (
     with_backend,
 )
 from oelm.cli.quiet import quiet_loading
-from oelm.errors import LaunchError
+from oelm.errors import LaunchError, StudyError
 from oelm.launch.backends.base import Backend, LocalBackend, RemoteBackend
 from oelm.launch.study_run import CellFilter, StudyRun, open_run
 from oelm.runs.layout import RUNS
@@ -37,6 +37,7 @@ def run(
     arms: ArmOption = None,
     seeds: SeedOption = None,
     cells: CellOption = None,
+    second_stage: Annotated[bool, typer.Option("--second-stage", help="Also the seeds of the second stage")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the script, submit nothing (slurm)")] = False,
     overrides: SetOption = None,
     out: OutOption = RUNS,
@@ -46,6 +47,8 @@ def run(
     if dry_run and as_json:
         raise LaunchError("--json does not apply to --dry-run, which prints a script")
     loaded = load_study(study, overrides or ())
+    if second_stage:
+        seeds = _with_second_stage(loaded, seeds)
     study_run = open_run(loaded, out=out, arms=arms, seeds=seeds, cells=cells)
     if dry_run:
         print_scripts(study_run, backend)
@@ -54,6 +57,16 @@ def run(
         _warn_if_invalid(loaded)
         _warn_if_added(study_run)
     launch(study_run, backend, as_json=as_json)
+
+
+def _with_second_stage(study: Study, seeds: list[int] | None) -> list[int]:
+    if not study.second_stage:
+        raise StudyError(
+            f"{study.name} has no second stage",
+            why="seeds that were not planned decide nothing",
+            hint="second_stage: [5, 6, 7, 8, 9] in a new study",
+        )
+    return list(dict.fromkeys((*(study.seeds if seeds is None else seeds), *study.second_stage)))
 
 
 def print_scripts(study_run: StudyRun, backend: Backend) -> None:

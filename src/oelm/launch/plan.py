@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from oelm.analysis.design import count_tests
+from oelm.analysis.design import alpha_of, count_tests
 from oelm.errors import OelmError, StudyError, require
 from oelm.format import format_columns, format_duration
 from oelm.runs.layout import FINISHED, RUNS, Status
@@ -245,16 +245,15 @@ def _format_lock(plan: Plan) -> list[str]:
     lock, changes, tests = plan.lock, plan.changes, count_tests(plan.lock)
     compare, tune = lock.compare, lock.tune
     margin = f"{compare.min_effect:g}" if compare.min_effect is not None else "none"
+    kind = "hypotheses" if lock.hypotheses else "comparisons with the baseline"
+    stages = " in each of two stages" if lock.second_stage else ""
     second = f"; second stage, if wanted: {_listed(lock.second_stage)}" if lock.second_stage else ""
     grid = "; ".join(f"{path}: {_listed(values)}" for path, values in tune.grid.items()) if tune is not None else "none"
     rows = [
         ("arms", _listed(lock.arms)),
         ("seeds", f"{_listed(lock.seeds)}{second}"),
         ("metric", f"{compare.metric} against {compare.baseline}, smallest effect of interest {margin}"),
-        (
-            "tests",
-            f"{tests} ({'hypotheses' if lock.hypotheses else 'comparisons with the baseline'}), which share the 5 %",
-        ),
+        ("tests", f"{tests} ({kind}), which share the {100 * alpha_of(lock):g} %{stages}"),
         ("grid", grid + (f"; tuning seeds {_listed(tune.seeds)}" if tune is not None and tune.seeds else "")),
         *((f"hypothesis {one.name}", str(one)) for one in lock.hypotheses),
         ("sha256", lock.digest),

@@ -18,7 +18,7 @@ from oelm.runs.jobs import Job, append_job
 from oelm.runs.layout import RUNS, SIMPLE_BASELINE, STUDY
 from oelm.runs.record import Record, read_record
 from oelm.runs.tuning import best_point
-from oelm.study.cells import Cell, CellSpec, Point, resolve_cell, tuning_cells
+from oelm.study.cells import Cell, CellSpec, Point, both_stages, resolve_cell, tuning_cells
 from oelm.study.study import Study
 from oelm.train.progress import Progress
 
@@ -165,7 +165,9 @@ def _best_points(study_run: StudyRun) -> tuple[dict[Cell, Point | None], list[Ex
     tuned: dict[Cell, Point | None] = {}
     untuned = []
     records = {
-        cell: record for cell in tuning_cells(study) if (record := read_record(folder / cell.folder)) is not None
+        cell: record
+        for cell in tuning_cells(both_stages(study))
+        if (record := read_record(folder / cell.folder)) is not None
     }
     for cell in study_run.compared:
         try:
@@ -177,8 +179,9 @@ def _best_points(study_run: StudyRun) -> tuple[dict[Cell, Point | None], list[Ex
 
 def _restrict(results: Results, study_run: StudyRun) -> Results:
     """The results of what was asked for."""
-    seeds = dict.fromkeys(cell.seed for cell in study_run.compared)
-    return results.restricted(arms=study_run.arms, seeds=[seed for seed in study_run.study.seeds if seed in seeds])
+    seeds, planned = {cell.seed for cell in study_run.compared}, study_run.study.seeds
+    some = None if seeds.issuperset(planned) else [seed for seed in planned if seed in seeds]
+    return results.restricted(arms=study_run.arms, seeds=some)
 
 
 def _train_simple_baselines(results: Results, tuned: Mapping[Cell, Point | None], progress: Progress) -> bool:

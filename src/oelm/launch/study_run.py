@@ -18,7 +18,16 @@ from oelm.runs.lock import lock_study, make_lock, read_lock
 from oelm.runs.record import Record, read_record
 from oelm.runs.status import read_state
 from oelm.runs.tuning import read_best_point, trial_cost
-from oelm.study.cells import Cell, compared_cells, is_nested, resolve_cell, trials_of, tuning_cells, tuning_seeds
+from oelm.study.cells import (
+    Cell,
+    both_stages,
+    compared_cells,
+    is_nested,
+    resolve_cell,
+    trials_of,
+    tuning_cells,
+    tuning_seeds,
+)
 from oelm.study.study import Study
 from oelm.train.progress import Progress
 
@@ -38,13 +47,19 @@ class CellFilter:
 
     def tuning(self, study: Study) -> list[Cell]:
         """The cells to tune with. Compared seeds that share their tuning need all of it."""
-        seeds = self.seeds
-        if self.cells is None and not is_nested(study) and not set(seeds or ()).isdisjoint(study.seeds):
+        seeds, study_seeds = self._seeds(study), both_stages(study).seeds
+        if self.cells is None and not is_nested(study) and not set(seeds or ()).isdisjoint(study_seeds):
             seeds = None
-        return [cell for cell in tuning_cells(study) if self._has(cell, seeds)]
+        return [cell for cell in tuning_cells(both_stages(study)) if self._has(cell, seeds)]
 
     def compared(self, study: Study) -> list[Cell]:
-        return [cell for cell in compared_cells(study) if self._has(cell, self.seeds)]
+        return [cell for cell in compared_cells(both_stages(study)) if self._has(cell, self._seeds(study))]
+
+    def _seeds(self, study: Study) -> tuple[int, ...] | None:
+        """Those of a second stage run only if they, or cells of theirs, are named."""
+        if self.seeds is not None or self.cells is not None or not study.second_stage:
+            return self.seeds
+        return study.seeds
 
     def _has(self, cell: Cell, seeds: tuple[int, ...] | None) -> bool:
         return (
@@ -55,8 +70,9 @@ class CellFilter:
 
     def check(self, study: Study) -> None:
         """Refuse what the study does not have."""
-        seeds = tuple(dict.fromkeys((*study.seeds, *tuning_seeds(study))))
-        cells = [str(cell) for cell in (*tuning_cells(study), *compared_cells(study))]
+        both = both_stages(study)
+        seeds = tuple(dict.fromkeys((*both.seeds, *tuning_seeds(both))))
+        cells = [str(cell) for cell in (*tuning_cells(both), *compared_cells(both))]
         _check_known("arm", self.arms, study.arms, hint=f"one of {', '.join(study.arms)}")
         _check_known("seed", self.seeds, seeds, hint=f"one of {', '.join(map(str, seeds))}, or --set seeds=[...]")
         _check_known("cell", self.cells, cells, hint="oelm plan STUDY")

@@ -81,6 +81,11 @@ def compared_cells(study: Study) -> list[Cell]:
     ]
 
 
+def both_stages(study: Study) -> Study:
+    """The study with the seeds of its second stage among the others."""
+    return replace(study, seeds=(*study.seeds, *study.second_stage), second_stage=())
+
+
 def tuning_cells(study: Study) -> list[Cell]:
     order = list(study.arms)
     return [

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from oelm.analysis.checks.registry import Issue, Severity, by_severity, issue
 from oelm.analysis.checks.undecidable import check_tests
 from oelm.analysis.design import Design, Side, planned_design
-from oelm.analysis.stats.power import ALPHA, decidable, detectable
+from oelm.analysis.stats.power import decidable, detectable
 from oelm.analysis.stats.tuning import at_edge
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric
@@ -406,7 +406,7 @@ def _seeds(design: Design) -> Iterator[Issue]:
         n = len(set(one) & set(other))
         few = functools.partial(issue, "FEW-SEEDS", where=_place(design, arm, against), arms=(arm, against), n=n)
         own = against == design.against
-        spread, alpha = design.spreads.get(arm) if own else None, ALPHA / (max(design.family, 1) if own else 1)
+        spread, alpha = design.spreads.get(arm) if own else None, design.alpha / (max(design.family, 1) if own else 1)
         if n < 2:
             yield few(key="one-seed")
         elif spread is None:

@@ -32,7 +32,7 @@ from oelm.runs.layout import PREDICTIONS
 from oelm.runs.predictions import Predictions
 from oelm.runs.record import LrTrace, Record
 from oelm.runs.simple_baseline import find_simple_baseline
-from oelm.study.cells import Cell, compared_cells, trials_of
+from oelm.study.cells import Cell, both_stages, compared_cells, trials_of
 from oelm.study.recipe import ScheduleConfig
 from oelm.study.schedule import lr_at
 
@@ -71,7 +71,7 @@ def _complete(results: Results) -> Iterator[Issue]:
 def _whole(results: Results) -> Iterator[Issue]:
     """What is damaged, but for cells that are compared: those are said to be missing."""
     study = results.study
-    compared = {str(cell) for cell in compared_cells(study)}
+    compared = {str(cell) for cell in compared_cells(both_stages(study))}
     for out in results.excluded:
         arm, _, below = out.where.partition("/")
         if not out.is_damaged or out.where in compared or (below and arm not in study.arms):
@@ -127,7 +127,7 @@ def _ended(results: Results) -> Iterator[Issue]:
             yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="excluded-unfinished", status=status)
         elif not any(row.step == record.steps for row in record.evaluations):
             yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="last-not-measured")
-        elif _number(record, results) is None and results.sealed is None:
+        elif _number(record, results) is None and results.sealed is None and cell.seed in results.counted(cell.arm):
             metric = results.study.compare.metric
             yield issue("INCOMPLETE", where=str(cell), arms=(cell.arm,), key="no-metric", metric=metric)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from oelm.analysis.checks.registry import Issue, issue
 from oelm.analysis.design import PlannedTest
-from oelm.analysis.stats.power import ALPHA, POWER, power_to_equate, power_to_find
+from oelm.analysis.stats.power import POWER, power_to_equate, power_to_find
 from oelm.message import Message
 
 # Of the accuracy of two arms, favorable and still plausible: how far seeds scatter beyond the examples that were drawn;
@@ -36,6 +36,7 @@ def check_tests(tests: tuple[PlannedTest, ...]) -> Iterator[Issue]:
                 margin=test.margin,
                 n=test.seeds,
                 family=test.family,
+                percent=100 * test.alpha,
                 examples=test.examples,
                 power=power,
                 instead=tuple(_instead(test)) or Message("instead-nothing"),
@@ -62,7 +63,7 @@ def _instead(test: PlannedTest) -> Iterator[Message]:
 
 def _power(test: PlannedTest, *, seeds: int, margin: float, examples: int) -> float:
     spread, example_se = math.hypot(_SEED_SPREAD, math.sqrt(_BY_CHANCE / examples)), math.sqrt(_SYSTEMATIC / examples)
-    alpha = ALPHA / test.family
+    alpha = test.alpha / test.family
     find = power_to_find(margin, n=seeds, spread=spread, example_se=example_se, alpha=alpha)
     equate = power_to_equate(margin, n=seeds, spread=spread, example_se=example_se, alpha=alpha)
     return {"find": find, "equate": equate, "decide": max(find, equate)}[test.rule]
