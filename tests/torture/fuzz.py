@@ -36,6 +36,7 @@ with atheris.instrument_imports(include=["oelm"]):
     from oelm.runs.jobs import Job, append_job, read_jobs
     from oelm.runs.layout import PREDICTIONS, STEPS
     from oelm.runs.lease import HOLDER_FILE, acquire
+    from oelm.runs.lock import LOCK_FILE
     from oelm.runs.predictions import read_predictions
     from oelm.runs.record import RECORD_FILE
     from oelm.runs.simple_baseline import SIMPLE_BASELINE_FILE
@@ -82,6 +83,7 @@ def _data(path: Path) -> object:
 TARGETS: dict[str, Reader] = {
     "record": _of_file(RECORD_FILE),
     "cell": _of_file(CELL_FILE),
+    "lock": _of_file(LOCK_FILE),
     "bench": _of_file(BENCH_FILE),
     "simple-baseline": _of_file(SIMPLE_BASELINE_FILE),
     "checkpoint-state": _of_file(STATE_FILE),
@@ -115,6 +117,7 @@ def write_good_files(target: str, corpus: Path) -> None:
     found: dict[str, list[bytes]] = {
         "record": [(cell / RECORD_FILE.name).read_bytes()],
         "cell": [(cell / CELL_FILE.name).read_bytes()],
+        "lock": [(runs / LOCK_FILE.name).read_bytes()],
         "bench": [(runs / BENCH_FILE.name).read_bytes()],
         "simple-baseline": [(runs / SIMPLE_BASELINE_FILE.name).read_bytes()],
         "checkpoint-state": [(good / STATE_FILE.name).read_bytes()],

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from oelm.analysis.stats.power import ALPHA
 from oelm.data.tasks import TEST_EXAMPLES
 from oelm.metrics import find_metric
-from oelm.runs.lock import Lock
 from oelm.study.cells import both_stages, flatten
 from oelm.study.overrides import apply_overrides
 from oelm.study.recipe import WITHOUT_EFFECT, ModelConfig, Recipe
 from oelm.study.study import Study, Value
 from oelm.treatment import Treatment
+
+if TYPE_CHECKING:
+    from oelm.runs.lock import Lock
 
 FROM_SCRATCH = "oelm-gpt"
 

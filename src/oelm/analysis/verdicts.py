@@ -396,10 +396,9 @@ def _judged(one: Comparison) -> Comparison:
 
 
 def _corrected_for(one: Comparison) -> Message | str:
-    stages = "-stages" if one.alpha < ALPHA else ""
-    if one.family == 1:
-        return Message("corrected-stages") if stages else ""
-    return Message(f"corrected-for{stages}", family=one.family)
+    if one.alpha == ALPHA:
+        return Message("corrected-for", family=one.family) if one.family > 1 else ""
+    return Message("corrected-for-stages", family=one.family) if one.family > 1 else Message("corrected-stages")
 
 
 def _deciding(one: Comparison, verdict: Verdict) -> Interval:
