@@ -196,7 +196,13 @@ def _same_question(metric: str, other: str) -> bool:
 def _holm(found: Mapping[str, Comparison], p_of: Callable[[Comparison], float], family: int) -> dict[str, float]:
     """Corrected p values. What cannot find anything still counts."""
     blank = {f"({number})": 1.0 for number in range(family - len(found))}  # no arm has such a name
-    return holm({arm: 1.0 if _is_blocked(one) else p_of(one) for arm, one in found.items()} | blank)
+    return holm({arm: p_of(one) if _is_testable(one) else 1.0 for arm, one in found.items()} | blank)
+
+
+def _is_testable(one: Comparison) -> bool:
+    """Else it finds nothing, and must not make it easier for the others: their factors fall with every small p."""
+    is_known = one.exact or not one.estimate.no_variation
+    return is_known and not _is_blocked(one) and not _not_run(one)
 
 
 def _p_survivors_differ(one: Comparison) -> float:
@@ -427,6 +433,10 @@ def _is_blocked(one: Comparison) -> bool:
     return any(found.severity == "invalid" for found in one.issues)
 
 
+def _not_run(one: Comparison) -> set[int]:
+    return {seed for outcome in one.outcomes for seed in outcome.not_run}
+
+
 def _verdict(one: Comparison) -> tuple[Verdict, MessageValue]:
     """And why, where it does not follow from the numbers themselves."""
     if _is_blocked(one):
@@ -434,7 +444,7 @@ def _verdict(one: Comparison) -> tuple[Verdict, MessageValue]:
     if one.exact:
         return ("equivalent" if one.estimate.mean == 0 else _direction(one)), None
     planned = len(one.outcomes[0].planned) if one.outcomes else 0
-    not_run = {seed for outcome in one.outcomes for seed in outcome.not_run}
+    not_run = _not_run(one)
     if not_run:
         return "inconclusive", Message("why-incomplete", n=planned - len(not_run), number=planned)
     if one.n < 2:
