@@ -10,7 +10,7 @@ Shape suffixes: S = seeds, E = examples.
 import json
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -126,13 +126,11 @@ def _kept(place):
     if not (place / "predictions.parquet").exists():
         return {}
     table = parquet.read_table(place / "predictions.parquet").to_pydict()
-    rows = list(zip(table["model"], table["split"], strict=True))
+    models, splits = (np.array(table.pop(name)) for name in ("model", "split"))
     found = {}
-    for model in dict.fromkeys(table["model"]):
-        first = next(split for name, split in rows if name == model)
-        at = [number for number, row in enumerate(rows) if row == (model, first)]
-        columns = {name: np.array([table[name][i] for i in at]) for name in table if name not in ("model", "split")}
-        found[model] = columns
+    for model in dict.fromkeys(models.tolist()):
+        at = (models == model) & (splits == splits[models == model][0])
+        found[model] = {name: np.array(column)[at] for name, column in table.items()}
     return found
 
 
@@ -430,15 +428,21 @@ class Compared:
     """With failures at the worst value."""
     margin: float | None
     blocked: bool
-    said: dict = field(default_factory=dict)
 
     @property
     def incomplete(self):
         return any(one.not_run for one in self.both)
 
+    @property
+    def exact(self):
+        """Counts, and memory to the byte, where all seeds agree."""
+        return self.metric in (*COUNTS, "peak_memory") and len(set(self.differences.values())) == 1
+
     def raw(self, *, equate, alone=False):
         """The p value before correction: it must hold with the failures and without."""
         ways = [self.chance] if alone or self.counted is None else [self.chance, self.counted]
+        if self.exact and not self.blocked and len(self.differences) > 1:
+            return 0.0 if self.chance.mean and not equate else 1.0
         if self.blocked or self.incomplete or not self.chance.decides or (equate and self.margin is None):
             return 1.0
         if equate:
@@ -478,11 +482,14 @@ def _told(one, family, p):
     metric, chance, n = one.metric, one.chance, len(one.differences)
     verdict = "invalid" if one.blocked else _verdict(one, p[False, False], p[True, False])
     survivors = _verdict(one, p[False, True], p[True, True])
-    factor = family
-    if verdict in ("better", "worse", "equivalent"):
+    if one.exact:  # needs no test
+        verdict = verdict if one.blocked else _direction(one) if chance.mean else "equivalent"
+        survivors = "inconclusive"
+    factor, sides = family, 1
+    if not one.exact and verdict in ("better", "worse", "equivalent"):
         equate = verdict == "equivalent"
-        factor = p[equate, False] / one.raw(equate=equate)
-    level = 1 - (2 if verdict == "equivalent" else 1) * 0.05 / factor
+        factor, sides = p[equate, False] / one.raw(equate=equate), 2 if equate else 1
+    level = 1 - sides * 0.05 / factor
     spread, example_se = chance.seeds[0] * math.sqrt(n), chance.examples[0] if chance.examples else 0.0
     power_of = {"alpha": 0.05 / family, "spread": spread, "example_se": example_se}
     shown = lambda interval: [as_effect(metric, end) for end in interval] if interval else None  # noqa: E731
@@ -508,8 +515,10 @@ def _told(one, family, p):
 def _verdict(one, p_differs, p_equivalent):
     if one.margin is not None and p_equivalent < 0.05:
         return "equivalent"
-    if p_differs >= 0.05:
-        return "inconclusive"
+    return _direction(one) if p_differs < 0.05 else "inconclusive"
+
+
+def _direction(one):
     return "better" if (one.chance.mean > 0) == (one.metric not in LOWER_IS_BETTER) else "worse"
 
 
@@ -555,7 +564,9 @@ def _hypothesis(folder, hypothesis, blocked):
         is_true = holds[hypothesis["rule"]]
         p |= {"supported": 0.0 if is_true else 1.0, "refuted": 1.0 if is_true else 0.0}
         return {"exact": True, "p": p, "told": {**told, "value": values[0], "interval": None}}
-    chance = chance_of([math.log(value) for value in values] if as_log else values, _rows(folder, arms, metric, by_seed, ratio))
+    chance = chance_of(
+        [math.log(value) for value in values] if as_log else values, _rows(folder, arms, metric, by_seed, ratio)
+    )
     p["alone"], p["alone_refuted"] = _rule(hypothesis, chance, ratio, as_log)
     p["supported"], p["refuted"] = p["alone"], p["alone_refuted"]
     if any(one.failed for one in both):
@@ -583,7 +594,9 @@ def _estimand(metric, by_arm, ratio):
         return levels[0]
     one, other = levels
     shared = [seed for seed in one if seed in other]
-    return {seed: (one[seed] / other[seed] if other[seed] else math.inf) if ratio else one[seed] - other[seed] for seed in shared}
+    if ratio:
+        return {seed: one[seed] / other[seed] if other[seed] else math.inf for seed in shared}
+    return {seed: one[seed] - other[seed] for seed in shared}
 
 
 def _rows(folder, arms, metric, seeds, ratio):
@@ -645,19 +658,118 @@ def arm_alone(folder, arm):
 
 def best_rates(folder, arm):
     """By seed, what its own trials did best with on the validation split; of a shared choice, all of them."""
-    tune = folder.study["tune"]
-    if tune is None:
+    if folder.study["tune"] is None:
         return {}
-    shared = tune.get("seeds")
-    sign = -1 if folder.metric in LOWER_IS_BETTER else 1
+    shared = folder.study["tune"].get("seeds")
     chosen = {}
     for seed in folder.of(arm):
-        means = {}
-        for rate in tune["optimizer.lr"]:
-            trials = [folder.trials[arm, rate, one] for one in shared or [seed]]
-            means[rate] = np.mean([sign * trial["evaluations"][-1]["metrics"][folder.metric] for trial in trials])
-        chosen[seed] = max(means, key=means.get)
+        scores = trial_scores(folder, arm, shared or [seed])
+        chosen[seed] = max(scores, key=lambda rate: np.mean(scores[rate]))
     return {"optimizer.lr": chosen}
+
+
+def trial_scores(folder, arm, seeds):
+    """By learning rate and seed, on the validation split at the last step; more is better."""
+    sign = -1 if folder.metric in LOWER_IS_BETTER else 1
+    return {
+        rate: [sign * folder.trials[arm, rate, seed]["evaluations"][-1]["metrics"][folder.metric] for seed in seeds]
+        for rate in folder.study["tune"]["optimizer.lr"]
+    }
+
+
+# -- checks ------------------------------------------------------------------------------------------------------------
+
+
+def numbers_of_checks(folder):
+    """By code, and by what a number is called: all that a check may say of this folder."""
+    told = {"UNTUNED": {"rates": [cell.record["spec"]["recipe"]["optimizer"]["lr"] for cell in folder.cells.values()]}}
+    not_run = [seed for arm in folder.study["arms"] for seed in outcomes(folder, arm, folder.metric).not_run]
+    told["INCOMPLETE"] = {"seeds": not_run, "number": [len(folder.study["seeds"])]}
+    told["LR-DIFFERS"] = dict.fromkeys(("value", "other"), told["UNTUNED"]["rates"])
+    for rule in (_few_seeds, _learned_nothing, _below_simple, _tuning_noise, _few_examples, _final_and_best):
+        for code, name, number in rule(folder):
+            told.setdefault(code, {}).setdefault(name, []).append(number)
+    return told
+
+
+def _few_seeds(folder):
+    metric, aim = folder.metric, folder.study["compare"]["min_effect"]
+    base = {seed: judged(metric, value) for seed, value in folder.values(folder.baseline, metric).items()}
+    yield "FEW-SEEDS", "aim", aim
+    for arm in folder.arms:
+        values = {seed: judged(metric, value) for seed, value in folder.values(arm, metric).items()}
+        differences = list(shared_differences(values, base).values())
+        n = len(differences)
+        yield "FEW-SEEDS", "n", n
+        if arm == folder.baseline or n < 2:
+            continue
+        smallest_found = decided_with(n, 0.05 / len(folder.treated), np.std(differences, ddof=1), 0.0)
+        # A standard deviation of n values may be that of a true one so many times as large.
+        times = round(math.sqrt((n - 1) / stats.chi2.ppf(0.05, n - 1)), 3 if n == 3 else 2)
+        yield "FEW-SEEDS", "times", times
+        yield "FEW-SEEDS", "smallest", as_effect(metric, smallest_found)
+        yield "FEW-SEEDS", "smallest", as_effect(metric, times * smallest_found)
+
+
+def _learned_nothing(folder):
+    for (_, seed), cell in folder.cells.items():
+        found = collapsed(folder, cell)
+        if found is not None:
+            yield "COLLAPSED", "seeds", seed
+            for name, number in found.items():
+                yield "COLLAPSED", name, float(number)
+
+
+def _below_simple(folder):
+    """An arm less the simple model: over seeds, and over examples, paired where its answers are kept."""
+    metric = folder.metric
+    if folder.simple is None or metric not in folder.simple["splits"]["validation"]:
+        return
+    level = judged(metric, folder.simple["splits"]["validation"][metric])
+    for arm in folder.arms:
+        values = [judged(metric, value) for value in folder.values(arm, metric).values()]
+        if not values:
+            continue
+        chance, cells = over_seeds([value - level for value in values]), list(folder.of(arm).values())
+        if metric == "accuracy":
+            examples, bits = cells[0].examples, folder.simple["right"].get("validation")
+            mean = np.mean(values)
+            chance.examples = (math.sqrt((mean * (1 - mean) + level * (1 - level)) / examples), examples - 1)
+            if bits is not None and all(cell.kept for cell in cells):
+                right = np.unpackbits(np.frombuffer(bytes.fromhex(bits), dtype=np.uint8), count=examples)
+                chance.examples = over_examples([cell.scores(metric)[0] - right for cell in cells])
+        interval = chance.interval()
+        told = {"value": np.mean(values), "level": level, "gap": abs(chance.mean), "n": len(values)}
+        for name, number in told.items():
+            yield "BELOW-SIMPLE-BASELINE", name, number
+        yield "BELOW-SIMPLE-BASELINE", "half", interval[1] - chance.mean if interval else None
+
+
+def _tuning_noise(folder):
+    """Of a shared choice: by how much the best point is better than the second best."""
+    shared = (folder.study["tune"] or {}).get("seeds") or []
+    for arm in folder.arms if shared else ():
+        best, second = sorted(trial_scores(folder, arm, shared).values(), key=np.mean, reverse=True)[:2]
+        yield "TUNING-NOISE", "apart", np.mean(best) - np.mean(second)
+        yield "TUNING-NOISE", "n", len(best)
+
+
+def _final_and_best(folder):
+    for cell in folder.cells.values():
+        values = [row["metrics"][folder.metric] for row in cell.record["evaluations"]]
+        yield "FINAL-BELOW-BEST", "last", values[-1]
+        yield "FINAL-BELOW-BEST", "best", min(values) if folder.metric in LOWER_IS_BETTER else max(values)
+
+
+def _few_examples(folder):
+    cell = next(cell for cell in folder.cells.values() if cell.record["status"] == "done")
+    size, columns = cell.examples, cell.kept.get("final", {})
+    yield "FEW-EXAMPLES", "examples", size
+    yield "FEW-EXAMPLES", "one", 1 / size
+    yield "FEW-EXAMPLES", "half", 1.96 * math.sqrt(0.25 / size)
+    yield "IMBALANCED", "examples", size
+    if "label" in columns:
+        yield "IMBALANCED", "share", np.bincount(columns["label"]).max() / size
 
 
 # -- all of it ---------------------------------------------------------------------------------------------------------
@@ -666,13 +778,13 @@ def best_rates(folder, arm):
 def second_opinion(place, blocked=()):
     """What a report should tell of arms and hypotheses; `blocked` are the arms and hypotheses that a check blocks."""
     folder = read_folder(place)
+    planned = len(folder.study["seeds"])
     found = [
         compare(folder, arm, folder.baseline, folder.metric, blocked=arm in blocked)
         for arm in folder.arms
         if arm != folder.baseline
     ]
     told = judge_family(found, len(folder.treated))
-    planned = len(folder.study["seeds"])
     arms = {arm: arm_alone(folder, arm) | {"differences": {}, "comparison": None} for arm in folder.arms}
     for one in found:
         shown = {seed: as_effect(folder.metric, value) for seed, value in one.differences.items()}
@@ -680,5 +792,32 @@ def second_opinion(place, blocked=()):
         arms[one.arm]["comparison"] = told[one.arm] | {"outcomes": [each.told(planned) for each in one.both]}
     judged_ones = judge_hypotheses(folder, blocked)
     for one in judged_ones.values():
-        one["outcomes"] = [each.told(len(each.values) if each.arm is None else planned) for each in one["outcomes"]]
-    return {"arms": arms, "hypotheses": judged_ones}
+        one["outcomes"] = [each.told(planned) for each in one["outcomes"]]
+    checks = numbers_of_checks(folder)
+    return {"arms": arms, "hypotheses": list(judged_ones.values()), "checks": checks}
+
+
+def sentence_numbers(one):
+    """What the sentence of a verdict or a hypothesis may say, by what it is called: numbers that are told beside it."""
+    interval, deciding = one["interval"] or [None] * 2, one.get("deciding_interval") or [None] * 2
+    level = one.get("deciding_level", 0.95)
+    failed = [outcome["failed"] for outcome in one["outcomes"]]
+    not_run = max((len(outcome["not_run"]) for outcome in one["outcomes"]), default=0)
+    planned = max((outcome["planned"] for outcome in one["outcomes"]), default=0)
+    return {
+        "mean": [one.get("estimate")],
+        "value": [one.get("value")],
+        "low": [deciding[0], interval[0]],
+        "high": [deciding[1], interval[1]],
+        "level": [level],
+        "percent": [100 * level],
+        "family": [one["family"]],
+        "margin": [one["margin"]],
+        "worst": [one["worst"]],
+        "p": [one.get("p_differs")],
+        "smallest": [one.get("detectable")],
+        "n": [one["n"], planned - not_run],
+        "number": [planned, one.get("seeds_needed"), *map(len, failed)],
+        "seeds": [int(seed) for seeds in failed for seed in seeds],
+        "most": [outcome["failure_rate_at_most"] for outcome in one["outcomes"]],
+    }

@@ -23,6 +23,7 @@ from made_runs import (
     text_study_of,
 )
 from oelm.analysis.checks.registry import Issue
+from oelm.analysis.failures import SeedOutcomes
 from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import from_seeds
 from oelm.analysis.text_table import comparison_as_dict
@@ -129,6 +130,22 @@ def test_an_invalid_comparison_stays_in_the_family():
     assert judged["one"].verdict == "inconclusive"
     assert judged["one"].p_differs == pytest.approx(10 * from_seeds(clear).p_differs())
     assert {judged[str(n)].verdict for n in range(9)} == {"invalid"}
+
+
+@pytest.mark.parametrize("why", ["the same in all seeds", "not all run"])
+def test_what_cannot_be_judged_does_not_help_the_others(why):
+    """A small p makes the factors of all others smaller; one that gives no verdict must not."""
+    clear = [1.0, 1.2, 0.1, 1.4, 0.6]
+    assert 0.025 > from_seeds(clear).p_differs() > 0.05 / 3
+    other = compared([1.0] * 5 if why == "the same in all seeds" else [1.0, 1.01, 1.02, 1.03])
+    not_run = SeedOutcomes(arm="other", planned=tuple(range(5)), not_run=(4,), failed={}, values={})
+    if why == "not all run":
+        other = replace(other, outcomes=(not_run,))
+    judged = corrected({"other": other, "one": compared(clear)}, family=3)
+    assert (judged["other"].verdict, judged["other"].p_differs) == ("inconclusive", 1.0)
+    assert (judged["one"].verdict, judged["one"].p_differs) == ("inconclusive", 3 * from_seeds(clear).p_differs())
+    certain = corrected({"other": compared([1.0, 1.01, 1.02, 1.03, 1.04]), "one": compared(clear)}, family=3)
+    assert {one.verdict for one in certain.values()} == {"better"}, "what is found does"
 
 
 @pytest.mark.parametrize(
