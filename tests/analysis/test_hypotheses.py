@@ -224,6 +224,11 @@ def test_certain_by_itself_and_not_among_others_is_said(tmp_path):
     assert (alone.status, among.status) == ("supported", "inconclusive")
     assert "certain by itself, and not as one of 2 hypotheses (Holm)" in str(among)
     assert "by itself" not in str(alone)
+    easy = {"other": hypothesis("accuracy(freeze-only) - accuracy(baseline)", "above", -0.5)}
+    change, study = without("freeze-only", 2, status="diverged"), study_of(hypotheses=just | easy)
+    among, failing = load(make_runs(tmp_path / "failing", study, change=change, **SMALL)).hypotheses
+    assert "not with failures" in str(failing)
+    assert "certain by itself, and not as one of 2 hypotheses (Holm)" in str(among), "of the other"
 
 
 # -- those of the predecessor ----------------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ def _with_words(one: JudgedHypothesis, message: Message) -> Message:
         if not_run:
             why = Message("why-incomplete", n=len(planned) - len(not_run), number=len(planned))
             message = Message("hypothesis-open", status=message, why=why)
-        elif one.survivors != "inconclusive":
+        elif one.worst is not None and one.survivors != "inconclusive":
             alone = Message(f"hypothesis-word-{one.survivors}")
             why = Message("why-failures", n=one.n, alone=alone, worst=one.worst)
             message = Message("hypothesis-open", status=message, why=why)
