@@ -596,6 +596,12 @@ def test_a_damaged_simple_baseline_is_made_again(tmp_path):
     assert path.read_bytes() == whole
     assert results.simple_baselines
     assert "simple_baseline.json" not in {out.where for out in results.excluded}
+    newer = whole.replace(b'"format": 3', b'"format": 4')
+    path.write_bytes(newer)
+    (tmp_path / "runs/tiny/baseline/seed-1/record.json").unlink()
+    oelm.run(study, out=tmp_path / "runs", seeds=[1], progress=told)
+    assert any("has format 4; this oelm reads format 3, and leaves it as it is" in line for line in told.lines)
+    assert path.read_bytes() == newer, "that of a newer oelm is not damaged"
 
 
 def test_a_plan_shows_cells_of_another_study_as_changed(study, finished, tmp_path):
