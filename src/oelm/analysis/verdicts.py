@@ -18,8 +18,15 @@ from typing import Literal, overload
 
 from oelm.analysis.checks.design import check_results
 from oelm.analysis.checks.registry import Issue
-from oelm.analysis.evidence import by_example, kept_predictions, same_examples, with_examples
-from oelm.analysis.failures import SeedOutcomes, seed_outcomes, worst_value
+from oelm.analysis.evidence import (
+    SeedOutcomes,
+    by_example,
+    kept_predictions,
+    same_examples,
+    seed_outcomes,
+    with_examples,
+    worst_value,
+)
 from oelm.analysis.results import Results
 from oelm.analysis.stats.crossed import Crossed, McNemar, crossed, example_bootstrap, mcnemar
 from oelm.analysis.stats.estimate import Estimate, Interval, VarianceSource, bca_interval, from_seeds, holm
