@@ -23,7 +23,7 @@ from made_runs import (
     text_study_of,
 )
 from oelm.analysis.checks.registry import Issue
-from oelm.analysis.failures import SeedOutcomes
+from oelm.analysis.evidence import SeedOutcomes
 from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import from_seeds
 from oelm.analysis.text_table import comparison_as_dict
