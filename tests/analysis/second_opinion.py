@@ -694,11 +694,9 @@ def numbers_of_checks(folder):
 
 def _few_seeds(folder):
     metric, aim = folder.metric, folder.study["compare"]["min_effect"]
-    base = {seed: judged(metric, value) for seed, value in folder.values(folder.baseline, metric).items()}
     yield "FEW-SEEDS", "aim", aim
     for arm in folder.arms:
-        values = {seed: judged(metric, value) for seed, value in folder.values(arm, metric).items()}
-        differences = list(shared_differences(values, base).values())
+        differences = list(compare(folder, arm, folder.baseline, metric).differences.values())
         n = len(differences)
         yield "FEW-SEEDS", "n", n
         if arm == folder.baseline or n < 2:

@@ -6,7 +6,7 @@ import math
 import statistics
 
 from oelm.analysis.checks.registry import format_issues
-from oelm.analysis.failures import SeedOutcomes
+from oelm.analysis.evidence import SeedOutcomes
 from oelm.analysis.hypotheses import JudgedHypothesis
 from oelm.analysis.observed_design import merge_seeds
 from oelm.analysis.results import Results

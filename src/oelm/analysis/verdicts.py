@@ -18,8 +18,15 @@ from typing import Literal, overload
 
 from oelm.analysis.checks.design import check_results
 from oelm.analysis.checks.registry import Issue
-from oelm.analysis.evidence import by_example, kept_predictions, same_examples, with_examples
-from oelm.analysis.failures import SeedOutcomes, seed_outcomes, worst_value
+from oelm.analysis.evidence import (
+    SeedOutcomes,
+    by_example,
+    kept_predictions,
+    same_examples,
+    seed_outcomes,
+    with_examples,
+    worst_value,
+)
 from oelm.analysis.results import Results
 from oelm.analysis.stats.crossed import Crossed, McNemar, crossed, example_bootstrap, mcnemar
 from oelm.analysis.stats.estimate import Estimate, Interval, VarianceSource, bca_interval, from_seeds, holm
@@ -215,15 +222,13 @@ def _same_question(metric: str, other: str) -> bool:
 
 
 def _holm(found: Mapping[str, Comparison], p_of: Callable[[Comparison], float], family: int) -> dict[str, float]:
-    """Corrected p values. What cannot find anything still counts."""
+    """Corrected p values. What cannot find anything still counts, and leaves the others no more than if it were not."""
     blank = {f"({number})": 1.0 for number in range(family - len(found))}  # no arm has such a name
-    return holm({arm: p_of(one) if _is_testable(one) else 1.0 for arm, one in found.items()} | blank)
+    return holm({arm: p_of(one) if _is_tested(one) else 1.0 for arm, one in found.items()} | blank)
 
 
-def _is_testable(one: Comparison) -> bool:
-    """Else it finds nothing, and must not make it easier for the others: their factors fall with every small p."""
-    is_known = one.exact or not one.estimate.no_variation
-    return is_known and not _is_blocked(one) and not _not_run(one)
+def _is_tested(one: Comparison) -> bool:
+    return not _is_blocked(one) and (one.exact or _why_not_tested(one) is None)
 
 
 def _p_survivors_differ(one: Comparison) -> float:
@@ -453,38 +458,37 @@ def _is_blocked(one: Comparison) -> bool:
     return any(found.severity == "invalid" for found in one.issues)
 
 
-def _not_run(one: Comparison) -> set[int]:
-    return {seed for outcome in one.outcomes for seed in outcome.not_run}
-
-
 def _verdict(one: Comparison) -> tuple[Verdict, MessageValue]:
     """And why, where it does not follow from the numbers themselves."""
     if _is_blocked(one):
         return "invalid", tuple(dict.fromkeys(found.code for found in one.issues if found.severity == "invalid"))
     if one.exact:
         return ("equivalent" if one.estimate.mean == 0 else _direction(one)), None
-    planned = len(one.outcomes[0].planned) if one.outcomes else 0
-    not_run = _not_run(one)
-    if not_run:
-        return "inconclusive", Message("why-incomplete", n=planned - len(not_run), number=planned)
-    if one.n < 2:
-        return "inconclusive", Message("why-one-seed", n=one.n)
-    if one.estimate.no_variation:
-        return "inconclusive", Message("why-no-variation")
+    untested = _why_not_tested(one)
+    if untested is not None:
+        return "inconclusive", untested
     verdict = _by_tests(one, one.p_differs, one.p_equivalent)
     return (verdict, None) if verdict != "inconclusive" else (verdict, _why_open(one))
 
 
+def _why_not_tested(one: Comparison) -> Message | None:
+    planned = len(one.outcomes[0].planned) if one.outcomes else 0
+    not_run = {seed for outcome in one.outcomes for seed in outcome.not_run}
+    if not_run:
+        return Message("why-incomplete", n=planned - len(not_run), number=planned)
+    if one.n < 2:
+        return Message("why-one-seed", n=one.n)
+    return Message("why-no-variation") if one.estimate.no_variation else None
+
+
 def _by_tests(one: Comparison, p_differs: float, p_equivalent: float | None) -> Verdict:
-    if one.n < 2 or one.estimate.no_variation:
-        return "inconclusive"
     if p_equivalent is not None and p_equivalent < ALPHA:
         return "equivalent"
     return _direction(one) if p_differs < ALPHA else "inconclusive"
 
 
 def _why_open(one: Comparison) -> Message:
-    if one.survivors != "inconclusive":
+    if one.worst is not None and one.survivors != "inconclusive":
         return Message("why-failures", n=one.n, alone=Message(f"verdict-word-{one.survivors}"), worst=one.worst_shown)
     if not one.interval.contains(0):
         low, high = one.shown(one.interval.low), one.shown(one.interval.high)
