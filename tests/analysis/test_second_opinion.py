@@ -17,6 +17,8 @@ from analysis import second_opinion as second
 from made_bench import ratio, write_bench
 from made_runs import (
     STUDY,
+    edit_sealed,
+    keep_predictions,
     make_runs,
     make_text_runs,
     seal_files,
@@ -24,9 +26,11 @@ from made_runs import (
     text_study_of,
     write_floor,
 )
+from oelm.analysis.checks.design import check_study
 from oelm.analysis.results import load
 from oelm.analysis.text_table import comparison_as_dict, results_as_dict
 from oelm.cli.main import main
+from oelm.runs.predictions import Predictions
 
 
 def hypotheses(*rules):
@@ -88,7 +92,22 @@ def of_failures(place):
     runs = make_runs(place, study_of(arms=arms, hypotheses=rules), accuracy=accuracy, examples=900, change=change)
     for cell in ("polar/seed-2", "polar/seed-4", "never/seed-0"):
         forget_predictions(runs / cell)
+    collapse(runs / "oelm-freeze" / "seed-2")
     return runs
+
+
+def collapse(place):
+    """Let a cell have answered with one class."""
+    kept = second.read_kept(place)["final"]
+    answers = {**kept, "prediction": np.zeros_like(kept["label"]), "loss": np.full(len(kept["label"]), 0.7)}
+    accuracy = float((kept["label"] == 0).mean())
+
+    def say(record):
+        for model in record["test"].values():
+            model["splits"]["validation"] = {"accuracy": accuracy, "loss": 0.7}
+
+    edit_sealed(place / "record.json", say)
+    keep_predictions(place, Predictions(**answers))
 
 
 def of_perplexity(place):
@@ -289,6 +308,24 @@ def test_exploratory_comparisons(both):
             other["outcomes"] = told["outcomes"]
         assert list(differing(json.loads(json.dumps(told)), json.loads(json.dumps(other)))) == []
         assert told["verdict"] == other["verdict"]
+
+
+def test_what_is_said_before_anything_is_run():
+    """`UNDECIDABLE`, from what is assumed of accuracies: favorable, and still plausible."""
+    study = study_of(compare={"baseline": "baseline", "metric": "accuracy", "min_effect": 0.012}, seeds=[0, 1, 2])
+    (said,) = [one.message.values for one in check_study(study) if one.code == "UNDECIDABLE"]
+
+    def decided(*, seeds=3, margin=0.012, examples=872):
+        spread, example_se = math.hypot(0.002, math.sqrt(0.03 / examples)), math.sqrt(0.01 / examples)
+        chance = {"n": seeds, "spread": spread, "example_se": example_se, "alpha": 0.05 / 2}
+        return max(second.power(margin, **chance, equate=equate) for equate in (False, True))
+
+    assert said["power"] == pytest.approx(decided(), rel=1e-5)
+    instead = {message.key: next(iter(message.values.values())) for message in said["instead"]}
+    n, margin, examples = (instead[f"instead-{what}"] for what in ("seeds", "margin", "examples"))
+    assert decided(seeds=n) >= 0.8 > decided(seeds=n - 1)
+    assert decided(margin=margin) >= 0.8 > decided(margin=margin - 0.001)
+    assert decided(examples=examples) >= 0.8 > decided(examples=0.9 * examples), "rounded up to two digits"
 
 
 def test_it_has_nothing_of_oelm():
