@@ -32,6 +32,10 @@ from oelm.analysis.text_table import comparison_as_dict, results_as_dict
 from oelm.cli.main import main
 from oelm.runs.predictions import Predictions
 
+pytestmark = pytest.mark.slow
+
+SMALL = {"examples": 700, "steps": 20}
+
 
 def hypotheses(*rules):
     """`accuracy(a) > 0.5` and so on, in a row."""
@@ -64,7 +68,7 @@ def of_accuracy(place):
     )
     del rules["h12"]  # a share of two different counts is no estimand
     study = study_of(hypotheses=rules, tune={"optimizer.lr": [3e-5, 1e-4, 3e-4]})
-    return make_runs(place, study, accuracy={"freeze-only": 0.88, "oelm-freeze": 0.897}, examples=700)
+    return make_runs(place, study, accuracy={"freeze-only": 0.88, "oelm-freeze": 0.897}, **SMALL)
 
 
 def of_failures(place):
@@ -89,7 +93,7 @@ def of_failures(place):
         return record
 
     accuracy = {"baseline": 0.93, "freeze-only": 0.6, "polar": 0.9295, "never": 0.501}
-    runs = make_runs(place, study_of(arms=arms, hypotheses=rules), accuracy=accuracy, examples=900, change=change)
+    runs = make_runs(place, study_of(arms=arms, hypotheses=rules), accuracy=accuracy, change=change, **SMALL)
     for cell in ("polar/seed-2", "polar/seed-4", "never/seed-0"):
         forget_predictions(runs / cell)
     collapse(runs / "oelm-freeze" / "seed-2")
@@ -129,7 +133,7 @@ def of_perplexity(place):
 def of_few(place):
     """Three seeds without predictions that share what three others have chosen; a simple model is better."""
     tune = {"optimizer.lr": [3e-5, 1e-4, 3e-4], "seeds": [7, 8, 9]}
-    runs = make_runs(place, study_of(tune=tune, seeds=[0, 1, 2]), accuracy={"freeze-only": 0.85}, spread=0.01)
+    runs = make_runs(place, study_of(tune=tune, seeds=[0, 1, 2]), accuracy={"freeze-only": 0.85}, spread=0.01, **SMALL)
     for path in runs.glob("*/seed-*"):
         forget_predictions(path)
     write_floor(runs, accuracy=0.905, majority=0.5)
@@ -144,11 +148,13 @@ def of_unfinished(place):
     def change(cell, record):
         return None if cell.arm == "q-only" or (cell.arm, cell.seed) == ("freeze-only", 3) else record
 
-    return make_runs(place, study_of(arms=arms, compare=compare), accuracy={"freeze-only": 0.86}, change=change)
+    return make_runs(
+        place, study_of(arms=arms, compare=compare), accuracy={"freeze-only": 0.86}, change=change, **SMALL
+    )
 
 
 def of_one_seed(place):
-    return make_runs(place, study_of(seeds=[4]), accuracy={"freeze-only": 0.86})
+    return make_runs(place, study_of(seeds=[4]), accuracy={"freeze-only": 0.86}, **SMALL)
 
 
 def of_many_alike(place):
@@ -157,7 +163,7 @@ def of_many_alike(place):
     arms = {**STUDY["arms"], **{init: {"init": init, "scale": "match", "freeze": "none"} for init in inits}}
     accuracy = {"polar": 0.895, "gaussian": 0.893, "orthogonal": 0.93}
     compare = {"baseline": "baseline", "metric": "accuracy", "min_effect": 0.016}
-    return make_runs(place, study_of(arms=arms, compare=compare), accuracy=accuracy)
+    return make_runs(place, study_of(arms=arms, compare=compare), accuracy=accuracy, examples=1500, steps=20)
 
 
 def of_times(place):
@@ -167,8 +173,8 @@ def of_times(place):
         ("step_seconds(freeze-only) / step_seconds(baseline)", "~", 0.08),
     )
     study = study_of(hypotheses=rules)
-    runs = make_runs(place, study, accuracy={"freeze-only": 0.87}, examples=800)
-    write_floor(runs, accuracy=0.95, right=np.random.default_rng(3).random(800) < 0.95)
+    runs = make_runs(place, study, accuracy={"freeze-only": 0.87}, **SMALL)
+    write_floor(runs, accuracy=0.95, right=np.random.default_rng(3).random(700) < 0.95)
     return write_bench(runs, study, {"freeze-only": ratio(0.96, half=0.02, rounds=40, block_length=3.0)})
 
 
@@ -200,6 +206,8 @@ RANDOM = ("over_examples",)  # has a test of its own
 def differing(told, again, path=""):
     """Every number that both do not have, or not alike, by where it is."""
     if isinstance(told, dict):
+        if path.endswith("/failed") and set(told) != set(again):
+            yield path, told, again
         for key in told:
             if key not in (*WORDS, *RANDOM, "values"):
                 yield from differing(told[key], again.get(key) if again is not None else None, f"{path}/{key}")
