@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from made_comparisons import compared
-from oelm.analysis.failures import SeedOutcomes
+from oelm.analysis.evidence import SeedOutcomes
 from oelm.analysis.stats.estimate import from_seeds
 from oelm.analysis.stats.power import ALPHA, decidable, detectable
 from oelm.analysis.verdicts import corrected

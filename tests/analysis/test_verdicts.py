@@ -23,13 +23,14 @@ from made_runs import (
     text_study_of,
 )
 from oelm.analysis.checks.registry import Issue
-from oelm.analysis.failures import SeedOutcomes
+from oelm.analysis.evidence import SeedOutcomes
 from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import from_seeds
 from oelm.analysis.text_table import comparison_as_dict
 from oelm.analysis.verdicts import corrected
 from oelm.errors import StudyError
 from oelm.message import verbatim
+from oelm.report.sections.summary import overall_verdict
 from oelm.runs.predictions import read_predictions
 from oelm.runs.record import RECORD_FILE, Failure, read_record
 from oelm.text.messages import translate
@@ -625,6 +626,10 @@ def test_what_the_study_did_not_ask_is_exploratory(tmp_path, mixed):
     one = results.comparisons["oelm-freeze"]
     assert one.verdict == "better"
     assert str(one).endswith("(exploratory: the hypotheses are what this study set out to test)")
+    said = "exploratory: the hypotheses are what this study set out to test."
+    assert f"These verdicts are {said}" in str(results)
+    assert f"This is {said}" in overall_verdict(results).text.en
+    assert "exploratory" not in str(mixed) + overall_verdict(mixed).text.en
     assert "探索性" in translate(one.message).zh
     assert "exploratory" not in str(results.hypotheses[0])
 

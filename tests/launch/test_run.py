@@ -176,7 +176,7 @@ def test_arms_of_a_seed_share_batches_and_all_other_weights(study, whole, tmp_pa
 def test_other_weights_are_the_same_bits_at_the_start(study):
     """Not by a hash in a record, but weight by weight, after the treatment."""
     from oelm.study.cells import resolve_cell
-    from oelm.train.preparation import build_cell_model, load_data
+    from oelm.train.cell import build_cell_model, load_data
 
     states = []
     for arm in study.arms:

@@ -1,6 +1,12 @@
 """Evidence: what an arm reaches, or two arms differ by, over seeds and, where they were kept, over examples.
 
 Everything is on the scale on which the metric is judged: of a perplexity, its logarithm, which is the loss.
+
+Failures are evidence too, by one rule for all arms. A seed failed if it diverged (itself, or when tuned at every point
+of the grid), came to no end, failed an audit, learned nothing, is damaged or has no number. What was not run yet is no
+failure: the comparison is incomplete. No verdict rests on the seeds that survived: it must hold with every failure at
+the worst value as well. An arm that learns nothing in any seed did not fail by bad luck: that is its result, and the
+numbers that it has are taken.
 """
 
 from __future__ import annotations
@@ -15,14 +21,18 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from oelm.analysis.results import LARGEST, Results
+from oelm.analysis.results import LARGEST, Results, finite_number
 from oelm.analysis.stats.crossed import Crossed, crossed
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds
 from oelm.errors import CellError
+from oelm.message import Message
 from oelm.metrics import find_metric
+from oelm.runs.layout import FINISHED
 from oelm.runs.predictions import Predictions
 from oelm.runs.record import Which
-from oelm.study.cells import Cell
+from oelm.study.cells import Cell, trials_of
+
+_LEVEL = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,3 +137,95 @@ def kept_predictions(results: Results, arm: str, seed: int, model: Which) -> Pre
         return results.predictions(Cell(arm=arm, seed=seed), model=model)
     except CellError:  # said by the checks
         return None
+
+
+# -- failures -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedOutcomes:
+    """How the planned seeds of an arm ended."""
+
+    arm: str
+    planned: tuple[int, ...]
+    not_run: tuple[int, ...]
+    failed: Mapping[int, Message]
+    """By seed, how."""
+    values: Mapping[int, float]
+    """By seed, of those that did not fail; on the scale on which the metric is judged."""
+
+    @property
+    def num_ran(self) -> int:
+        return len(self.planned) - len(self.not_run)
+
+    @property
+    def rate_at_most(self) -> float:
+        """The failure rate that these seeds do not exclude: 95 %, one-sided (Clopper and Pearson)."""
+        from scipy.special import betaincinv
+
+        n, k = self.num_ran, len(self.failed)
+        return 1.0 if k >= n else float(betaincinv(k + 1, n - k, _LEVEL))
+
+    def counted(self, worst: float) -> dict[int, float]:
+        """With failures at the worst value."""
+        return {**self.values, **dict.fromkeys(self.failed, worst)}
+
+
+def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "final") -> SeedOutcomes:
+    """Failures are of quality. Memory and times are taken where they were measured; a count is exact from the first."""
+    values, kind = judged_values(results, arm, metric, model=model), find_metric(metric).kind
+    if kind == "count":
+        return SeedOutcomes(arm=arm, planned=tuple(values), not_run=(), failed={}, values=values)
+    failed: dict[int, Message] = {}
+    not_run = []
+    for seed in results.planned.seeds:
+        cell = Cell(arm=arm, seed=seed)
+        record = results.records.get(cell)
+        if record is None and str(cell) in results.damaged:
+            failed[seed] = Message("failure-damaged")
+        elif record is None and diverged_everywhere(results, cell):
+            failed[seed] = Message("status-diverged")
+        elif record is None or record.status not in (*FINISHED, "failed"):
+            not_run.append(seed)
+        elif record.status != "done":
+            failed[seed] = Message(f"status-{record.status}")
+        elif seed not in values:
+            failed[seed] = Message("failure-no-number", metric=metric)
+    if kind in ("time", "memory"):
+        return SeedOutcomes(arm=arm, planned=results.planned.seeds, not_run=tuple(not_run), failed={}, values=values)
+    collapsed = {cell.seed for cell in results.collapsed if cell.arm == arm and cell.seed in values}
+    if collapsed != set(results.planned.seeds):
+        failed |= dict.fromkeys(sorted(collapsed), Message("failure-collapsed"))
+    return SeedOutcomes(
+        arm=arm,
+        planned=results.planned.seeds,
+        not_run=tuple(not_run),
+        failed=dict(sorted(failed.items())),
+        values={seed: value for seed, value in values.items() if seed not in failed},
+    )
+
+
+def diverged_everywhere(results: Results, cell: Cell) -> bool:
+    """Whether no point of its grid can be chosen, so that it will never be run."""
+    points = trials_of(results.planned, cell).values()
+    diverged = {trial for trial, record in results.tuning.items() if record.status == "diverged"}
+    return bool(points) and all(not diverged.isdisjoint(trials) for trials in points)
+
+
+def worst_value(results: Results, metric: str) -> float:
+    """What a failure counts as: the worst there can be, so that nothing hangs on what a failed run is worth.
+
+    Of shares that is 0 (of Matthews' correlation, -1). A loss has no worst value: the largest that was seen at a first
+    step, before anything was learned, or at an end. Not a number where neither is known, as of a metric of one's own:
+    then nothing is decided.
+    """
+    known, everything = find_metric(metric), results.whole or results
+    if known.kind == "predictions":
+        bound = known.low if known.direction == "higher" else known.high
+        return bound if math.isfinite(bound) else math.nan
+    logs = (everything.steps(cell).loss for cell in everything.records)
+    first = [loss for losses in logs if (loss := finite_number(next(iter(losses), None))) is not None]
+    if not first:
+        return math.nan
+    ends = (value for arm in everything.arms for value in judged_values(everything, arm, metric).values())
+    return max([*first, *ends])  # a perplexity is judged as the loss

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from oelm.analysis.checks.registry import Issue
-from oelm.analysis.evidence import arm_mean, ratio_estimate
-from oelm.analysis.failures import SeedOutcomes, seed_outcomes, worst_value
+from oelm.analysis.evidence import SeedOutcomes, arm_mean, ratio_estimate, seed_outcomes, worst_value
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds, holm
 from oelm.analysis.stats.power import ALPHA

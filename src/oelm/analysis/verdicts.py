@@ -12,13 +12,21 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, overload
 
 from oelm.analysis.checks.design import check_results
 from oelm.analysis.checks.registry import Issue
-from oelm.analysis.evidence import by_example, kept_predictions, same_examples, with_examples
-from oelm.analysis.failures import SeedOutcomes, seed_outcomes, worst_value
+from oelm.analysis.evidence import (
+    SeedOutcomes,
+    by_example,
+    kept_predictions,
+    same_examples,
+    seed_outcomes,
+    with_examples,
+    worst_value,
+)
 from oelm.analysis.results import Results
 from oelm.analysis.stats.crossed import Crossed, McNemar, crossed, example_bootstrap, mcnemar
 from oelm.analysis.stats.estimate import Estimate, Interval, VarianceSource, bca_interval, from_seeds, holm
@@ -57,14 +65,8 @@ class Comparison:
     """The one that the verdict follows from: at the level that Holm's correction leaves this test."""
     over_seeds: Interval
     """95 %, by t over the seeds alone: for these very examples."""
-    bootstrap: Interval | None
-    """95 %, BCa over the seeds; undefined for very few."""
     examples: Crossed | None
     """Both sources of variation, where examples were kept."""
-    over_examples: Interval | None
-    """95 %, by bootstrap over the examples alone: for these very seeds."""
-    mcnemar: dict[int, McNemar]
-    """By seed, for accuracies."""
     margin: float | None
     """The smallest effect of interest."""
     family: int
@@ -93,6 +95,32 @@ class Comparison:
     verdict: Verdict
     message: Message
     """The verdict with its numbers; printed, it is a sentence."""
+    results: Results | None = field(default=None, compare=False)
+    """Those that are compared."""
+    model: Which = "final"
+
+    # Shown beside a verdict, and no part of it: whoever does not show them need not wait for them.
+
+    @cached_property
+    def bootstrap(self) -> Interval | None:
+        """95 %, BCa over the seeds; undefined for very few."""
+        return bca_interval(list(self.differences.values()), level=1 - ALPHA) if self.differences else None
+
+    @cached_property
+    def over_examples(self) -> Interval | None:
+        """95 %, by bootstrap over the examples alone: for these very seeds."""
+        if self.results is None:
+            return None
+        arms = (self.arm, self.against)
+        examples = by_example(self.results, arms, self.metric, self.model, self.differences, operator.sub)
+        return example_bootstrap(*examples, level=1 - ALPHA) if examples is not None else None
+
+    @cached_property
+    def mcnemar(self) -> dict[int, McNemar]:
+        """By seed, for accuracies."""
+        if self.results is None or self.metric != "accuracy":
+            return {}
+        return _mcnemar(self.results, self.arm, self.against, self.model, self.differences)
 
     @property
     def n(self) -> int:
@@ -263,10 +291,7 @@ def compare_arms(
         interval=estimate.interval(1 - ALPHA),
         deciding=estimate.interval(1 - ALPHA / family),
         over_seeds=over_seeds.interval(1 - ALPHA),
-        bootstrap=bca_interval(list(differences.values()), level=1 - ALPHA) if differences else None,
         examples=both,
-        over_examples=example_bootstrap(*examples, level=1 - ALPHA) if examples is not None else None,
-        mcnemar=_mcnemar(results, arm, against, model, differences) if metric == "accuracy" else {},
         margin=margin,
         family=family,
         p_differs=1.0,
@@ -281,6 +306,8 @@ def compare_arms(
         lacks=results.lacking((arm, against), metric),
         verdict="inconclusive",
         message=Message("verdict-none"),
+        results=results,
+        model=model,
     )
 
 

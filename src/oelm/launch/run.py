@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oelm.analysis.tuning import best_point
 from oelm.errors import DataError, FolderError, LaunchError, OelmError, StudyError, require
 from oelm.launch.backends.base import RemoteBackend
 from oelm.launch.backends.cluster import Cluster
@@ -17,7 +18,6 @@ from oelm.message import verbatim
 from oelm.runs.jobs import Job, append_job
 from oelm.runs.layout import RUNS, SIMPLE_BASELINE, STUDY
 from oelm.runs.record import Record, read_record
-from oelm.runs.tuning import best_point
 from oelm.study.cells import Cell, CellSpec, Point, resolve_cell, tuning_cells
 from oelm.study.study import Study
 from oelm.train.progress import Progress
@@ -199,7 +199,7 @@ def _train_simple_baselines(results: Results, tuned: Mapping[Cell, Point | None]
     for cell, record in results.records.items():
         if record.status != "done" or find_simple_baseline(record.data, known) is not None:
             continue
-        from oelm.train.preparation import load_data, open_splits
+        from oelm.train.cell import load_data, open_splits
         from oelm.train.simple_baseline import save_simple_baseline
 
         progress.on_prepare("training a model of word counts to compare with", 0, 0)

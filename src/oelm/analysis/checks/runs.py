@@ -23,7 +23,7 @@ from oelm.analysis.checks.consistency import (
 from oelm.analysis.checks.leakage import check_leakage
 from oelm.analysis.checks.registry import Issue, Severity, issue
 from oelm.analysis.checks.simple_baseline import check_simple_baseline, count_test_examples
-from oelm.analysis.failures import diverged_everywhere
+from oelm.analysis.evidence import diverged_everywhere
 from oelm.analysis.observed_design import all_starts
 from oelm.analysis.results import Results, finite_number
 from oelm.errors import CellError
