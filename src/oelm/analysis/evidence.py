@@ -2,10 +2,11 @@
 
 Everything is on the scale on which the metric is judged: of a perplexity, its logarithm, which is the loss.
 
-Failures are evidence too, by one rule for all arms. A seed failed if it diverged, came to no end, failed an audit,
-learned nothing, is damaged or has no number. What was not run yet is no failure: the comparison is incomplete. No
-verdict rests on the seeds that survived: it must hold with every failure at the worst value as well. An arm that learns
-nothing in any seed did not fail by bad luck: that is its result, and the numbers that it has are taken.
+Failures are evidence too, by one rule for all arms. A seed failed if it diverged (itself, or when tuned at every point
+of the grid), came to no end, failed an audit, learned nothing, is damaged or has no number. What was not run yet is no
+failure: the comparison is incomplete. No verdict rests on the seeds that survived: it must hold with every failure at
+the worst value as well. An arm that learns nothing in any seed did not fail by bad luck: that is its result, and the
+numbers that it has are taken.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from oelm.runs.layout import FINISHED
 from oelm.runs.predictions import Predictions
 from oelm.runs.record import Record, Which
 from oelm.runs.simple_baseline import find_simple_baseline
-from oelm.study.cells import Cell
+from oelm.study.cells import Cell, trials_of
 
 _LEVEL = 0.95
 _NO_LEARNING = 0.98  # of ln C
@@ -176,9 +177,9 @@ class SeedOutcomes:
 
 
 def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "final") -> SeedOutcomes:
-    """Of quality. Counts, memory and times are what they are, and taken where they were measured."""
-    values = judged_values(results, arm, metric, model=model)
-    if find_metric(metric).kind not in ("predictions", "loss"):
+    """Failures are of quality. Memory and times are taken where they were measured; a count is exact from the first."""
+    values, kind = judged_values(results, arm, metric, model=model), find_metric(metric).kind
+    if kind == "count":
         return SeedOutcomes(arm=arm, planned=tuple(values), not_run=(), failed={}, values=values)
     failed: dict[int, Message] = {}
     not_run = []
@@ -187,12 +188,16 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
         record = results.records.get(cell)
         if record is None and str(cell) in results.damaged:
             failed[seed] = Message("failure-damaged")
+        elif record is None and diverged_everywhere(results, cell):
+            failed[seed] = Message("status-diverged")
         elif record is None or record.status not in (*FINISHED, "failed"):
             not_run.append(seed)
         elif record.status != "done":
             failed[seed] = Message(f"status-{record.status}")
         elif seed not in values:
             failed[seed] = Message("failure-no-number", metric=metric)
+    if kind in ("time", "memory"):
+        return SeedOutcomes(arm=arm, planned=results.planned.seeds, not_run=tuple(not_run), failed={}, values=values)
     collapsed = {cell.seed for cell in results.collapsed if cell.arm == arm and cell.seed in values}
     if collapsed != set(results.planned.seeds):
         failed |= dict.fromkeys(sorted(collapsed), Message("failure-collapsed"))
@@ -203,6 +208,13 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
         failed=dict(sorted(failed.items())),
         values={seed: value for seed, value in values.items() if seed not in failed},
     )
+
+
+def diverged_everywhere(results: Results, cell: Cell) -> bool:
+    """Whether no point of its grid can be chosen, so that it will never be run."""
+    points = trials_of(results.planned, cell).values()
+    diverged = {trial for trial, record in results.tuning.items() if record.status == "diverged"}
+    return bool(points) and all(not diverged.isdisjoint(trials) for trials in points)
 
 
 def worst_value(results: Results, metric: str) -> float:

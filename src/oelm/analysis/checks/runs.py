@@ -22,6 +22,7 @@ from oelm.analysis.checks.consistency import (
 from oelm.analysis.checks.leakage import check_leakage
 from oelm.analysis.checks.registry import Issue, Severity, issue
 from oelm.analysis.checks.simple_baseline import check_simple_baseline
+from oelm.analysis.evidence import diverged_everywhere
 from oelm.analysis.observed_design import all_starts
 from oelm.analysis.results import Results, finite_number
 from oelm.errors import CellError
@@ -78,9 +79,10 @@ def _whole(results: Results) -> Iterator[Issue]:
 
 
 def _untuned(results: Results, cell: Cell) -> Message | None:
-    """The trial that kept a cell from being tuned."""
+    """The trial that kept a cell from being tuned. One that diverged does not, if at another point none did."""
     trials = (trial for some in trials_of(results.study, cell).values() for trial in some)
-    bad = [trial for trial in trials if trial in results.tuning and results.tuning[trial].status != "done"]
+    ends = ("failed", "audit-failed", *(("diverged",) if diverged_everywhere(results, cell) else ()))
+    bad = [trial for trial in trials if trial in results.tuning and results.tuning[trial].status in ends]
     if not bad:
         return None
     return Message("untuned", cell=str(bad[0]), status=Message(f"status-{results.tuning[bad[0]].status}"))
