@@ -30,6 +30,7 @@ from oelm.analysis.text_table import comparison_as_dict
 from oelm.analysis.verdicts import corrected
 from oelm.errors import StudyError
 from oelm.message import verbatim
+from oelm.report.sections.summary import overall_verdict
 from oelm.runs.predictions import read_predictions
 from oelm.runs.record import RECORD_FILE, Failure, read_record
 from oelm.text.messages import translate
@@ -522,8 +523,35 @@ def test_what_was_not_run_yet_is_no_failure_and_gives_no_verdict(tmp_path):
     assert "4 of 5 planned seeds are there, and a verdict is given when all are" in str(one)
     assert "全部完成后才下结论" in translate(one.message).zh
     assert results.comparisons["freeze-only"].verdict == "equivalent", "of that, all seeds are there"
-    assert results.compare("oelm-freeze", metric="loss").verdict == "inconclusive", "nor on another metric"
+    for metric in ("loss", "training_seconds"):
+        other = results.compare("oelm-freeze", metric=metric)
+        assert other.verdict == "inconclusive", "nor on another metric"
+        assert "4 of 5 planned seeds are there" in str(other)
     assert results.compare("oelm-freeze", metric="trainable").verdict == "better", "a count is exact from the first"
+
+
+GRID = (3e-5, 1e-4, 3e-4)
+
+
+@pytest.mark.parametrize("diverge", [GRID, GRID[1:]])
+def test_a_seed_that_diverged_at_every_point_of_the_grid_is_a_failure(tmp_path, diverge):
+    def change(cell, record):
+        if (cell.arm, cell.seed) != ("oelm-freeze", 2):
+            return record
+        if cell.point is None:  # never run, or not yet
+            return None
+        return diverged(record) if dict(cell.point)["optimizer.lr"] in diverge else record
+
+    study = study_of(tune={"optimizer.lr": list(GRID)}, seeds=[0, 1, 2])
+    results = load(make_runs(tmp_path, study, change=change, **SMALL))
+    one, is_failure = results.comparisons["oelm-freeze"], diverge == GRID
+    assert (one.verdict, one.n) == ("inconclusive", 2)
+    assert list(one.outcomes[0].failed) == ([2] if is_failure else [])
+    assert list(one.outcomes[0].not_run) == ([] if is_failure else [2])
+    assert ("1 of 3 seeds of oelm-freeze failed (seed 2: diverged)" in str(one)) == is_failure
+    (said,) = [str(found.message) for found in results.checks if found.code == "INCOMPLETE"]
+    tuned = "could not be tuned, because oelm-freeze/tune/optimizer.lr=3e-05/seed-2: diverged"
+    assert said.endswith(tuned if is_failure else "not run yet")
 
 
 def test_counts_and_times_have_no_failures(tmp_path):
@@ -608,6 +636,10 @@ def test_what_the_study_did_not_ask_is_exploratory(tmp_path, mixed):
     one = results.comparisons["oelm-freeze"]
     assert one.verdict == "better"
     assert str(one).endswith("(exploratory: the hypotheses are what this study set out to test)")
+    said = "exploratory: the hypotheses are what this study set out to test."
+    assert f"These verdicts are {said}" in str(results)
+    assert f"This is {said}" in overall_verdict(results).text.en
+    assert "exploratory" not in str(mixed) + overall_verdict(mixed).text.en
     assert "探索性" in translate(one.message).zh
     assert "exploratory" not in str(results.hypotheses[0])
 

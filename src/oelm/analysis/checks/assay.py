@@ -1,8 +1,7 @@
 """Assay sensitivity: whether a study that finds arms alike could have found them different.
 
 Where queries and keys do not matter to a task, every treatment of them is equivalent to none. That a study can tell is
-shown by an arm that it finds worse by as much as matters: best by one whose attention is made useless on purpose. One
-that learned nothing at all shows no such thing: its training failed, and not its attention.
+shown by an arm that it finds worse by as much as matters: best by one whose attention is made useless on purpose.
 """
 
 from __future__ import annotations
@@ -21,18 +20,16 @@ if TYPE_CHECKING:
 def check_assay(results: Results) -> list[Issue]:
     """`NO-ASSAY`: something is said to make no difference, and no arm of the study, shown or not, has made one."""
     everything, found = results.whole or results, results.comparisons.values()
-    if any(_can_tell(everything, one) for one in everything.comparisons.values()):
+    if any(_can_tell(one) for one in everything.comparisons.values()):
         return []
     alike = [(one.arm, one.against) for one in found if one.verdict == "equivalent" and _is_quality(one.metric)]
     alike += [pair for one in results.hypotheses for pair in _said_to_be_alike(one)]
     return [issue("NO-ASSAY", where=arm, arms=(arm, against)) for arm, against in dict.fromkeys(alike)]
 
 
-def _can_tell(results: Results, one: Comparison) -> bool:
+def _can_tell(one: Comparison) -> bool:
     """Whether an arm shows that worse attention is found to be worse."""
-    learned = {cell.seed for cell in results.records if cell.arm == one.arm and cell not in results.collapsed}
-    is_large = abs(one.estimate.mean) >= (one.margin or 0.0)
-    return one.verdict == "worse" and _is_quality(one.metric) and is_large and bool(learned)
+    return one.verdict == "worse" and _is_quality(one.metric) and abs(one.estimate.mean) >= (one.margin or 0.0)
 
 
 def _said_to_be_alike(one: JudgedHypothesis) -> list[tuple[str, str]]:
