@@ -21,6 +21,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
+from oelm.analysis.checks.consistency import near_chance
 from oelm.analysis.results import LARGEST, Results, finite_number
 from oelm.analysis.stats.crossed import Crossed, crossed
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds
@@ -29,10 +30,14 @@ from oelm.message import Message
 from oelm.metrics import find_metric
 from oelm.runs.layout import FINISHED
 from oelm.runs.predictions import Predictions
-from oelm.runs.record import Which
+from oelm.runs.record import Record, Which
+from oelm.runs.simple_baseline import find_simple_baseline
 from oelm.study.cells import Cell, trials_of
 
 _LEVEL = 0.95
+_NO_LEARNING = 0.98  # of ln C
+_LITTLE = 0.1  # of the way from the commonest class to all correct
+_ONE_CLASS = 0.99  # of the predictions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,3 +234,48 @@ def worst_value(results: Results, metric: str) -> float:
         return math.nan
     ends = (value for arm in everything.arms for value in judged_values(everything, arm, metric).values())
     return max([*first, *ends])  # a perplexity is judged as the loss
+
+
+def find_collapsed(results: Results) -> dict[Cell, Message]:
+    """Cells of any arm that learned nothing, and how that shows. Verdicts count them as failures."""
+    found = {}
+    for cell, record in results.records.items():
+        if record.status != "done" or finite_number(record.value(results.study.compare.metric)) is None:
+            continue
+        kept = kept_predictions(results, cell.arm, cell.seed, "final")
+        reason = _collapse(record, kept) if kept is not None else _at_majority(record, results)
+        if reason is not None:
+            found[cell] = reason
+    return dict(sorted(found.items(), key=lambda item: item[0].seed))
+
+
+def _at_majority(record: Record, results: Results) -> Message | None:
+    """Of a cell without predictions, by what the simple baseline knows of the classes."""
+    simple = find_simple_baseline(record.data, results.simple_baselines)
+    accuracy = finite_number(record.value("accuracy"))
+    split = record.first_split or ""
+    share = simple.majority.get(split) if simple is not None else None
+    if accuracy is None or share is None or record.num_test_examples < 1:
+        return None
+    near = near_chance(share, examples=record.num_test_examples)
+    return Message("collapsed-majority", accuracy=accuracy, share=share) if accuracy <= near else None
+
+
+def _collapse(record: Record, kept: Predictions) -> Message | None:
+    """How a classifier shows that it has learned nothing; None if it has learned something."""
+    if kept.label is None or kept.prediction is None or not len(kept.label):
+        return None
+    examples = len(kept.label)
+    counts = np.bincount(kept.label)
+    share = counts.max() / examples
+    accuracy = float((kept.label == kept.prediction).mean())
+    if accuracy <= near_chance(float(share), examples=examples):
+        return Message("collapsed-majority", accuracy=accuracy, share=float(share))
+    chance = math.log(max(2, len(counts)))
+    loss = record.value("loss")
+    if loss is not None and loss >= _NO_LEARNING * chance and accuracy < share + _LITTLE * (1 - share):
+        return Message("collapsed-loss", loss=loss, chance=chance)
+    same = np.bincount(kept.prediction).max() / examples
+    if same >= _ONE_CLASS and share < 0.95:
+        return Message("collapsed-class", same=float(same))
+    return None

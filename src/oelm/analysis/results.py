@@ -199,7 +199,7 @@ class Results:
     @cached_property
     def collapsed(self) -> dict[Cell, Message]:
         """Cells that learned nothing, and how that shows."""
-        from oelm.analysis.checks.runs import find_collapsed
+        from oelm.analysis.evidence import find_collapsed
 
         return find_collapsed(self)
 

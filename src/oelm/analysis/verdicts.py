@@ -4,7 +4,7 @@ The rules, all at 5 %: `equivalent` if two one-sided tests put the difference in
 interest; else `better` or `worse` if a paired test finds a difference; else `inconclusive`. Where a check blocks the
 comparison, it is `invalid`, whatever the numbers. The arms of a study are one family of tests, corrected by Holm's
 method, however many of them are looked at. A verdict is given at the planned number of seeds, and must hold with the
-seeds that failed at their worst value (`failures`).
+seeds that failed at their worst value (`evidence`).
 """
 
 from __future__ import annotations
