@@ -112,7 +112,7 @@ def read_folder(place: Path) -> Folder:
         at = place / arm / f"seed-{seed}"
         if (at / "record.json").exists():
             steps = [json.loads(line) for line in (at / "steps.jsonl").read_text().splitlines()]
-            cells[arm, seed] = Cell(json.loads((at / "record.json").read_text()), steps, _kept(at))
+            cells[arm, seed] = Cell(json.loads((at / "record.json").read_text()), steps, read_kept(at))
     for path in sorted(place.glob("*/tune/*/seed-*/record.json")):
         record = json.loads(path.read_text())
         trials[record["spec"]["arm"], record["spec"]["recipe"]["optimizer"]["lr"], record["spec"]["seed"]] = record
@@ -122,7 +122,7 @@ def read_folder(place: Path) -> Folder:
     return Folder(study, cells, trials, simple, found["bench"])
 
 
-def _kept(place):
+def read_kept(place):
     if not (place / "predictions.parquet").exists():
         return {}
     table = parquet.read_table(place / "predictions.parquet").to_pydict()

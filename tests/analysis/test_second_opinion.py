@@ -17,6 +17,8 @@ from analysis import second_opinion as second
 from made_bench import ratio, write_bench
 from made_runs import (
     STUDY,
+    edit_sealed,
+    keep_predictions,
     make_runs,
     make_text_runs,
     seal_files,
@@ -24,9 +26,15 @@ from made_runs import (
     text_study_of,
     write_floor,
 )
+from oelm.analysis.checks.design import check_study
 from oelm.analysis.results import load
 from oelm.analysis.text_table import comparison_as_dict, results_as_dict
 from oelm.cli.main import main
+from oelm.runs.predictions import Predictions
+
+pytestmark = pytest.mark.slow
+
+SMALL = {"examples": 700, "steps": 20}
 
 
 def hypotheses(*rules):
@@ -60,7 +68,7 @@ def of_accuracy(place):
     )
     del rules["h12"]  # a share of two different counts is no estimand
     study = study_of(hypotheses=rules, tune={"optimizer.lr": [3e-5, 1e-4, 3e-4]})
-    return make_runs(place, study, accuracy={"freeze-only": 0.88, "oelm-freeze": 0.897}, examples=700)
+    return make_runs(place, study, accuracy={"freeze-only": 0.88, "oelm-freeze": 0.897}, **SMALL)
 
 
 def of_failures(place):
@@ -85,10 +93,25 @@ def of_failures(place):
         return record
 
     accuracy = {"baseline": 0.93, "freeze-only": 0.6, "polar": 0.9295, "never": 0.501}
-    runs = make_runs(place, study_of(arms=arms, hypotheses=rules), accuracy=accuracy, examples=900, change=change)
+    runs = make_runs(place, study_of(arms=arms, hypotheses=rules), accuracy=accuracy, change=change, **SMALL)
     for cell in ("polar/seed-2", "polar/seed-4", "never/seed-0"):
         forget_predictions(runs / cell)
+    collapse(runs / "oelm-freeze" / "seed-2")
     return runs
+
+
+def collapse(place):
+    """Let a cell have answered with one class."""
+    kept = second.read_kept(place)["final"]
+    answers = {**kept, "prediction": np.zeros_like(kept["label"]), "loss": np.full(len(kept["label"]), 0.7)}
+    accuracy = float((kept["label"] == 0).mean())
+
+    def say(record):
+        for model in record["test"].values():
+            model["splits"]["validation"] = {"accuracy": accuracy, "loss": 0.7}
+
+    edit_sealed(place / "record.json", say)
+    keep_predictions(place, Predictions(**answers))
 
 
 def of_perplexity(place):
@@ -110,7 +133,7 @@ def of_perplexity(place):
 def of_few(place):
     """Three seeds without predictions that share what three others have chosen; a simple model is better."""
     tune = {"optimizer.lr": [3e-5, 1e-4, 3e-4], "seeds": [7, 8, 9]}
-    runs = make_runs(place, study_of(tune=tune, seeds=[0, 1, 2]), accuracy={"freeze-only": 0.85}, spread=0.01)
+    runs = make_runs(place, study_of(tune=tune, seeds=[0, 1, 2]), accuracy={"freeze-only": 0.85}, spread=0.01, **SMALL)
     for path in runs.glob("*/seed-*"):
         forget_predictions(path)
     write_floor(runs, accuracy=0.905, majority=0.5)
@@ -125,11 +148,13 @@ def of_unfinished(place):
     def change(cell, record):
         return None if cell.arm == "q-only" or (cell.arm, cell.seed) == ("freeze-only", 3) else record
 
-    return make_runs(place, study_of(arms=arms, compare=compare), accuracy={"freeze-only": 0.86}, change=change)
+    return make_runs(
+        place, study_of(arms=arms, compare=compare), accuracy={"freeze-only": 0.86}, change=change, **SMALL
+    )
 
 
 def of_one_seed(place):
-    return make_runs(place, study_of(seeds=[4]), accuracy={"freeze-only": 0.86})
+    return make_runs(place, study_of(seeds=[4]), accuracy={"freeze-only": 0.86}, **SMALL)
 
 
 def of_many_alike(place):
@@ -138,7 +163,7 @@ def of_many_alike(place):
     arms = {**STUDY["arms"], **{init: {"init": init, "scale": "match", "freeze": "none"} for init in inits}}
     accuracy = {"polar": 0.895, "gaussian": 0.893, "orthogonal": 0.93}
     compare = {"baseline": "baseline", "metric": "accuracy", "min_effect": 0.016}
-    return make_runs(place, study_of(arms=arms, compare=compare), accuracy=accuracy)
+    return make_runs(place, study_of(arms=arms, compare=compare), accuracy=accuracy, examples=1500, steps=20)
 
 
 def of_times(place):
@@ -148,8 +173,8 @@ def of_times(place):
         ("step_seconds(freeze-only) / step_seconds(baseline)", "~", 0.08),
     )
     study = study_of(hypotheses=rules)
-    runs = make_runs(place, study, accuracy={"freeze-only": 0.87}, examples=800)
-    write_floor(runs, accuracy=0.95, right=np.random.default_rng(3).random(800) < 0.95)
+    runs = make_runs(place, study, accuracy={"freeze-only": 0.87}, **SMALL)
+    write_floor(runs, accuracy=0.95, right=np.random.default_rng(3).random(700) < 0.95)
     return write_bench(runs, study, {"freeze-only": ratio(0.96, half=0.02, rounds=40, block_length=3.0)})
 
 
@@ -181,6 +206,8 @@ RANDOM = ("over_examples",)  # has a test of its own
 def differing(told, again, path=""):
     """Every number that both do not have, or not alike, by where it is."""
     if isinstance(told, dict):
+        if path.endswith("/failed") and set(told) != set(again):
+            yield path, told, again
         for key in told:
             if key not in (*WORDS, *RANDOM, "values"):
                 yield from differing(told[key], again.get(key) if again is not None else None, f"{path}/{key}")
@@ -289,6 +316,24 @@ def test_exploratory_comparisons(both):
             other["outcomes"] = told["outcomes"]
         assert list(differing(json.loads(json.dumps(told)), json.loads(json.dumps(other)))) == []
         assert told["verdict"] == other["verdict"]
+
+
+def test_what_is_said_before_anything_is_run():
+    """`UNDECIDABLE`, from what is assumed of accuracies: favorable, and still plausible."""
+    study = study_of(compare={"baseline": "baseline", "metric": "accuracy", "min_effect": 0.012}, seeds=[0, 1, 2])
+    (said,) = [one.message.values for one in check_study(study) if one.code == "UNDECIDABLE"]
+
+    def decided(*, seeds=3, margin=0.012, examples=872):
+        spread, example_se = math.hypot(0.002, math.sqrt(0.03 / examples)), math.sqrt(0.01 / examples)
+        chance = {"n": seeds, "spread": spread, "example_se": example_se, "alpha": 0.05 / 2}
+        return max(second.power(margin, **chance, equate=equate) for equate in (False, True))
+
+    assert said["power"] == pytest.approx(decided(), rel=1e-5)
+    instead = {message.key: next(iter(message.values.values())) for message in said["instead"]}
+    n, margin, examples = (instead[f"instead-{what}"] for what in ("seeds", "margin", "examples"))
+    assert decided(seeds=n) >= 0.8 > decided(seeds=n - 1)
+    assert decided(margin=margin) >= 0.8 > decided(margin=margin - 0.001)
+    assert decided(examples=examples) >= 0.8 > decided(examples=0.9 * examples), "rounded up to two digits"
 
 
 def test_it_has_nothing_of_oelm():

@@ -475,6 +475,16 @@ def test_an_arm_that_never_learns_has_that_result_and_is_no_baseline(tmp_path, a
     assert load(runs).comparisons["oelm-freeze"].verdict == ("inconclusive" if verdict == "worse" else "invalid")
 
 
+def test_a_failure_is_no_spread(tmp_path):
+    """More seeds are not what is missing where one of them learned nothing."""
+    runs = make_runs(tmp_path, aiming_at(0.04), accuracy=GOOD, **SMALL)
+    usual = load(runs).design.spreads["oelm-freeze"]
+    collapse(runs, "oelm-freeze", {2})
+    results = load(runs)
+    assert results.design.spreads["oelm-freeze"] < 2 * usual
+    assert not [one for one in results.checks if (one.code, one.severity) == ("FEW-SEEDS", "warn")]
+
+
 def test_failures_of_both_arms_in_one_seed_are_no_difference(tmp_path):
     def both(cell, record):
         return diverged(record) if cell.seed == 2 else record
