@@ -177,7 +177,7 @@ class SeedOutcomes:
 
 
 def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "final") -> SeedOutcomes:
-    """Failures are of quality. Memory and times are taken where they were measured; a count is exact from the first."""
+    """Failures are of quality. All else is taken where it was measured; of counts, from the first on."""
     values, kind = judged_values(results, arm, metric, model=model), find_metric(metric).kind
     if kind == "count":
         return SeedOutcomes(arm=arm, planned=tuple(values), not_run=(), failed={}, values=values)
@@ -196,7 +196,7 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
             failed[seed] = Message(f"status-{record.status}")
         elif seed not in values:
             failed[seed] = Message("failure-no-number", metric=metric)
-    if kind in ("time", "memory"):
+    if kind not in ("predictions", "loss"):
         return SeedOutcomes(arm=arm, planned=results.planned.seeds, not_run=tuple(not_run), failed={}, values=values)
     collapsed = {cell.seed for cell in results.collapsed if cell.arm == arm and cell.seed in values}
     if collapsed != set(results.planned.seeds):
