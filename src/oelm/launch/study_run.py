@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oelm.analysis.tuning import read_best_point, trial_cost
 from oelm.errors import CellError, StudyError, did_you_mean
 from oelm.runs.files import write_text, writing
 from oelm.runs.jobs import Job
@@ -17,7 +18,6 @@ from oelm.runs.lease import STOP, holder_of
 from oelm.runs.lock import lock_study, make_lock, read_lock
 from oelm.runs.record import Record, read_record
 from oelm.runs.status import read_state
-from oelm.runs.tuning import read_best_point, trial_cost
 from oelm.study.cells import (
     Cell,
     both_stages,

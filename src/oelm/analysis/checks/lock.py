@@ -18,8 +18,12 @@ def check_lock(results: Results) -> Iterator[Issue]:
         found = issue(CODE, where=change.path, arms=(change.arm,) if change.arm else (), was=change.was, now=change.now)
         # That of a hypothesis is about no comparison: whoever judges it asks for its own.
         yield replace(found, about=()) if change.hypothesis is not None else found
-    added = [("arms", changes.arms), ("seeds", changes.seeds), ("hypotheses", changes.hypotheses)]
-    what = tuple(Message(f"added-{kind}", names=names) for kind, names in added if names)
+    added: dict[str, tuple[str | int, ...]] = {
+        "arms": changes.arms,
+        "seeds": changes.seeds,
+        "hypotheses": changes.hypotheses,
+    }
+    what = tuple(Message(f"added-{kind}", names=names) for kind, names in added.items() if names)
     if what:
         yield issue(CODE, severity="note", key="added-after-start", what=what)
     yield from _other_locks(results)

@@ -59,7 +59,7 @@ def excluded_section(results: Results) -> list[Block]:
         why = say("not-done", status=say(f"status-{record.status}"), why=reason or DASH)
         rows.append(TableRow(arm=cell.arm, cells=(text_cell(str(cell), href=record_path(cell)), text_cell(why))))
     metric = results.study.compare.metric
-    for cell, record in results.records.items():
+    for cell, record in results.records.items() if results.sealed is None else ():
         value = record.value(metric)
         if record.status == "done" and (value is None or not math.isfinite(value)):
             why = say("no-number", metric=metric, value=str(value) if value is not None else DASH)
