@@ -55,6 +55,9 @@ class Cell:
         found = next(iter(splits.values()), {}).get(metric)
         return found if found is not None and math.isfinite(found) else None
 
+    def last_validation(self, metric):
+        return self.record["evaluations"][-1]["metrics"][metric]
+
     @property
     def examples(self):
         split = next(iter(self.record["test"]["final"]["splits"]))
@@ -119,6 +122,11 @@ def read_folder(place: Path) -> Folder:
     beside = {name: place / f"{name}.json" for name in ("simple_baseline", "bench")}
     found = {name: json.loads(path.read_text()) if path.exists() else None for name, path in beside.items()}
     simple = found["simple_baseline"]["baselines"][0] if found["simple_baseline"] else None
+    # Before a study is complete there are no test numbers. What failed at every point of its grid is not waited for.
+    ended = {(arm, seed) for arm, _, seed in trials}
+    if any(cell not in cells and cell not in ended for cell in product(study["arms"], study["seeds"])):
+        for cell in cells.values():
+            cell.record["test"], cell.kept = {}, {}
     return Folder(study, cells, trials, simple, found["bench"])
 
 
@@ -503,6 +511,7 @@ def _told(one, family, p):
         "over_seeds": shown(Chance(chance.mean, chance.seeds).interval()),
         "margin": as_effect(metric, one.margin) if one.margin is not None else None,
         "family": family,
+        "alpha": 0.05,
         "p_differs": p[False, False],
         "p_equivalent": p[True, False] if one.margin is not None else None,
         "detectable": as_effect(metric, found_with(n, **power_of)) if chance.decides else None,
@@ -538,7 +547,7 @@ def judge_hypotheses(folder, blocked=frozenset()):
         status = "invalid" if name in blocked else _status(p["supported"], p["refuted"])
         survivors = "inconclusive" if one["exact"] else _status(p["alone"], p["alone_refuted"])
         told[name] = {**one["told"], "status": status, "survivors": survivors, "p_supported": p["supported"]}
-        told[name] |= {"p_refuted": p["refuted"], "family": 1 if one["exact"] else len(tested)}
+        told[name] |= {"p_refuted": p["refuted"], "family": 1 if one["exact"] else len(tested), "alpha": 0.05}
     return told
 
 
@@ -651,6 +660,7 @@ def arm_alone(folder, arm):
         "best": folder.values(arm, metric, "best"),
         "mean": as_level(metric, chance.mean) if final else None,
         "interval": [as_level(metric, end) for end in interval] if interval else None,
+        "validation": {seed: cell.last_validation(metric) for seed, cell in folder.of(arm).items()},
         "trainable": counts[0],
         "tuned": best_rates(folder, arm),
     }

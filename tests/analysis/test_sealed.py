@@ -156,6 +156,15 @@ def test_the_commands(partial, complete):
     assert SAYS.split(";")[0] not in CliRunner().invoke(app, ["status", str(complete)]).stdout
 
 
+def test_a_report_over_several_studies(partial, tmp_path):
+    other = made(tmp_path, lambda record: None, replace(STUDY, name="other"))
+    words = ["report", str(partial), str(other), "--format", "md", "--out", str(tmp_path / "both")]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    shown = (tmp_path / "both" / "report.md").read_text()
+    assert SAYS in shown
+    assert not [digits for digits in DIGITS if digits in shown]
+
+
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_one_cell_shows_the_validation_split(complete, tmp_path, more):
     """Also where the study is complete: who looks at one cell has not asked for the study."""

@@ -233,8 +233,9 @@ def _with_words(one: JudgedHypothesis, message: Message) -> Message:
             why = Message("why-failures", n=one.n, alone=alone, worst=one.worst)
             message = Message("hypothesis-open", status=message, why=why)
         elif _status(*one.survivors_p, ALPHA) != "inconclusive":
-            key = "why-family" if one.alpha == ALPHA else "why-family-stages"
-            why = Message(key, family=one.family, percent=100 * one.alpha)
+            why = Message("why-family", family=one.family)
+            if one.alpha < ALPHA:
+                why = Message("why-family-stages", family=one.family, percent=100 * one.alpha)
             message = Message("hypothesis-open", status=message, why=why)
     if not failed:
         return message

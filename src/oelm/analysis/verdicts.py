@@ -556,8 +556,9 @@ def _why_open(one: Comparison) -> Message:
         return Message("why-failures", n=one.n, alone=Message(f"verdict-word-{one.survivors}"), worst=one.worst_shown)
     if not one.interval.contains(0):
         low, high = one.shown(one.interval.low), one.shown(one.interval.high)
-        key = "why-corrected" if one.alpha == ALPHA else "why-corrected-stages"
-        why = Message(key, low=low, high=high, family=one.family, p=one.p_differs, percent=100 * one.alpha)
+        why = Message("why-corrected", low=low, high=high, family=one.family, p=one.p_differs)
+        if one.alpha < ALPHA:
+            why = Message("why-corrected-stages", **why.values, percent=100 * one.alpha)
         return Message("why-both", one=why, other=one.pending) if one.pending is not None else why
     if one.pending is not None:
         return one.pending
