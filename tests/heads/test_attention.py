@@ -95,7 +95,7 @@ def test_every_family_is_measured_or_said_to_be_none(family):
     for role in ("q", "k"):
         heads = [projection.num_heads for projection in projections if projection.role == role]
         assert [len(row) for row in measured.norm[role]] == heads
-        assert max(max(row) for row in measured.deviation[role]) < 1e-5
+        assert max(max(row) for row in measured.cosine[role]) < 1e-5
         dims = [projection.head_dim for projection in projections if projection.role == role]
         for row, dim in zip(measured.norm[role], dims, strict=True):
             assert row == pytest.approx([math.sqrt(dim)] * len(row), rel=1e-5)
@@ -169,6 +169,6 @@ def test_numbers_have_six_digits():
         *measured.entropy,
         *measured.logit_spread,
         *measured.norm["q"][0],
-        *measured.deviation["k"][1],
+        *measured.cosine["k"][1],
     ]
     assert all(float(f"{value:.6g}") == value for value in values)

@@ -29,7 +29,7 @@ from oelm.text.messages import untranslated
 
 pytestmark = pytest.mark.slow
 
-NAMES = ["curves", "forest", "corners", "size", "speed", "timed", "tuning", "best-of-k", "heads", "entropy"]
+NAMES = ["forest", "curves", "loss", "corners", "size", "speed", "timed", "tuning", "best-of-k", "heads", "entropy"]
 NASTY = "<script>alert(\"1\")</script> $x^2$ & 'y'"
 
 
@@ -137,7 +137,7 @@ def test_one_seed_is_drawn_without_intervals(tmp_path):
 
 
 def test_heads_that_were_measured_in_part_are_not_drawn(tmp_path):
-    nothing = AttentionStats(norm={}, deviation={"q": ((),), "k": ()}, logit_spread=(None,), entropy=(None, math.nan))
+    nothing = AttentionStats(norm={}, cosine={"q": ((),), "k": ()}, logit_spread=(None,), entropy=(None, math.nan))
 
     def change(cell, record):
         return replace(record, heads=(None, nothing)[cell.seed % 2])

@@ -43,14 +43,20 @@ class ArmMean:
 
 
 def arm_mean(
-    results: Results, arm: str, metric: str, *, model: Which = "final", seeds: Collection[int] | None = None
+    results: Results,
+    arm: str,
+    metric: str,
+    *,
+    model: Which = "final",
+    split: str | None = None,
+    seeds: Collection[int] | None = None,
 ) -> ArmMean | None:
-    """Over all seeds, or these; None where none has a value."""
-    judged = judged_values(results, arm, metric, model=model)
+    """On the first test split or another, over all seeds or these; None where none has a value."""
+    judged = judged_values(results, arm, metric, model=model, split=split)
     judged = {seed: value for seed, value in judged.items() if seeds is None or seed in seeds}
     if not judged:
         return None
-    examples = by_example(results, (arm,), metric, model, judged, lambda scores: scores)
+    examples = by_example(results, (arm,), metric, model, judged, lambda scores: scores, split=split)
     estimate = with_examples(from_seeds(list(judged.values())), crossed(*examples) if examples is not None else None)
     interval, level = estimate.interval(), find_metric(metric).level
     return ArmMean(
@@ -58,6 +64,18 @@ def arm_mean(
         interval=Interval(low=level(interval.low), high=level(interval.high), level=interval.level),
         estimate=estimate,
     )
+
+
+def difference_estimate(
+    results: Results, arm: str, against: str, metric: str, *, split: str | None = None
+) -> Estimate | None:
+    """Of what two arms differ by, seed by seed, as it was measured; None where they share no seed."""
+    one, other = (judged_values(results, name, metric, split=split) for name in (arm, against))
+    differences = {seed: one[seed] - other[seed] for seed in one if seed in other}
+    if not differences:
+        return None
+    examples = by_example(results, (arm, against), metric, "final", differences, operator.sub, split=split)
+    return with_examples(from_seeds(list(differences.values())), crossed(*examples) if examples is not None else None)
 
 
 def ratio_estimate(results: Results, arm: str, against: str, metric: str, ratios: Mapping[int, float]) -> Estimate:
@@ -78,9 +96,11 @@ def _relative_difference(
     return left / one - right / other
 
 
-def judged_values(results: Results, arm: str, metric: str, *, model: Which = "final") -> dict[int, float]:
+def judged_values(
+    results: Results, arm: str, metric: str, *, model: Which = "final", split: str | None = None
+) -> dict[int, float]:
     """Of an arm by seed."""
-    values = results.values(arm, metric, model=model) if arm in results.arms else {}
+    values = results.values(arm, metric, model=model, split=split) if arm in results.arms else {}
     return {seed: find_metric(metric).judged(value) for seed, value in values.items()}
 
 
@@ -96,6 +116,8 @@ def by_example(
     model: Which,
     seeds: Collection[int],
     combine: Callable[..., NDArray[np.float64]],
+    *,
+    split: str | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None] | None:
     """What `combine` makes of the arms' scores (seeds, examples), and the weights of the examples, if they have any.
 
@@ -103,7 +125,7 @@ def by_example(
     """
     rows, kept = [], None
     for seed in seeds if metric in ("accuracy", "loss", "perplexity") else ():
-        of_arms = [kept_predictions(results, arm, seed, model) for arm in arms]
+        of_arms = [kept_predictions(results, arm, seed, model, split) for arm in arms]
         scores = [one.scores(metric) if one is not None else None for one in of_arms]
         if any(score is None or not (np.abs(score) <= LARGEST).all() for score in scores):
             continue
@@ -122,8 +144,10 @@ def same_examples(one: Predictions, other: Predictions) -> bool:
     return one.tokens is None or np.array_equal(one.tokens, other.tokens)  # type: ignore[arg-type]
 
 
-def kept_predictions(results: Results, arm: str, seed: int, model: Which) -> Predictions | None:
+def kept_predictions(
+    results: Results, arm: str, seed: int, model: Which, split: str | None = None
+) -> Predictions | None:
     try:
-        return results.predictions(Cell(arm=arm, seed=seed), model=model)
+        return results.predictions(Cell(arm=arm, seed=seed), model=model, split=split)
     except CellError:  # said by the checks
         return None

@@ -33,6 +33,8 @@ NOTHING = Estimate(mean=math.nan, seeds=VarianceSource(se=math.inf, df=0))
 # What can be wrong with a count, with memory, with a time. Quality is another matter, and these are none of its.
 _COUNT_CHECKS = ("AUDIT-FAILED", "COUNT-MISSES-BUFFERS", "BASELINE-TREATED")
 _MEMORY_CHECKS = ("AUDIT-FAILED", "SETTING-DIFFERS")
+# Reasons why nothing is decided, whatever the interval.
+_INSTEAD_OF_INTERVAL = ("why-incomplete", "why-failures", "why-one-seed", "why-no-variation")
 TIME_CHECKS = (*_MEMORY_CHECKS, "FIXED-ORDER", "SPEEDUP-ABOVE-CEILING", "TIME-ARITHMETIC", "PADDING-TIMED")
 
 
@@ -91,8 +93,15 @@ class Comparison:
     lacks: tuple[str, ...] = ()
     """What is damaged and would have been used, by name."""
     verdict: Verdict
+    why: MessageValue = None
+    """Why it is no other: the checks that block it, or what keeps it open."""
     message: Message
     """The verdict with its numbers; printed, it is a sentence."""
+
+    @property
+    def remark(self) -> Message | None:
+        """Why the verdict does not follow from the interval that decides; None where it does."""
+        return remark_on(self.why)
 
     @property
     def n(self) -> int:
@@ -130,7 +139,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         import pandas as pd
 
-        shown = self.shown_interval()
+        shown = self.shown_interval(self.deciding)
         rows = {"verdict": self.verdict, "mean difference": self.shown(self.estimate.mean), "low": shown.low}
         rows |= {"high": shown.high, "n": self.n, "p": self.p_differs}
         named = pd.DataFrame({f"{self.arm} - {self.against}, {self.metric}": rows})
@@ -327,7 +336,7 @@ def _mcnemar(results: Results, arm: str, against: str, model: Which, seeds: Coll
 def _judged(one: Comparison) -> Comparison:
     """With the verdict, the interval that it follows from, and its message."""
     verdict, why = _verdict(one)
-    one = replace(one, verdict=verdict, deciding=_deciding(one, verdict))
+    one = replace(one, verdict=verdict, why=why, deciding=_deciding(one, verdict))
     message = Message(
         _special_key(one, verdict) or f"verdict-{verdict}",
         arm=one.arm,
@@ -354,12 +363,14 @@ def _deciding(one: Comparison, verdict: Verdict) -> Interval:
     Equivalence at 5 % is two tests at 5 % each: it is the 90 % interval that lies inside the margin.
     """
     if verdict == "equivalent" and one.p_equivalent is not None:
-        return one.estimate.interval(1 - 2 * ALPHA / _factor(_p_equivalent(one), one.p_equivalent, one.family))
-    factor = _factor(_p_differs(one), one.p_differs, one.family) if verdict in ("better", "worse") else one.family
+        factor = correction_factor(_p_equivalent(one), one.p_equivalent, one.family)
+        return one.estimate.interval(1 - 2 * ALPHA / factor)
+    is_decided = verdict in ("better", "worse")
+    factor = correction_factor(_p_differs(one), one.p_differs, one.family) if is_decided else one.family
     return one.estimate.interval(1 - ALPHA / factor)
 
 
-def _factor(raw: float, corrected_p: float, family: int) -> float:
+def correction_factor(raw: float, corrected_p: float, family: int) -> float:
     """By how much Holm's correction has made a p value larger: never more than the size of the family."""
     return corrected_p / raw if raw > 0 else family
 
@@ -377,6 +388,15 @@ def _with_words(one: Comparison, message: Message) -> Message:
     if is_decided and one.exploratory is not None:
         message = Message("verdict-exploratory", verdict=message, why=one.exploratory)
     return message
+
+
+def remark_on(why: MessageValue) -> Message | None:
+    """In a few words, what decided instead of the interval; None where nothing did."""
+    if isinstance(why, tuple):
+        return Message("remark-blocked", codes=why)
+    if isinstance(why, Message) and why.key in _INSTEAD_OF_INTERVAL:
+        return Message(why.key.replace("why-", "remark-"), **why.values)
+    return None
 
 
 def describe_failures(outcomes: Iterable[SeedOutcomes]) -> tuple[Message, ...]:
