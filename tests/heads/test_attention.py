@@ -172,3 +172,26 @@ def test_numbers_have_six_digits():
         *measured.cosine["k"][1],
     ]
     assert all(float(f"{value:.6g}") == value for value in values)
+
+
+@pytest.mark.parametrize("scale", ["unit", "match"])
+def test_orthogonal_rows_are_orthogonal_at_any_length(scale):
+    """`match` keeps the norms of the weights before, so its rows are not of length 1; their angles are right."""
+    model = BY_NAME["bert"].model()
+    untreated = measure_heads(model, BY_NAME["bert"].batch())
+    oelm.apply(model, init="orthogonalize", scale=scale, freeze="qk")
+    rows = oelm.orthonormality(model)
+    assert max(row.cosine for row in rows) < 1e-5
+    assert (max(row.deviation for row in rows) < 1e-5) == (scale == "unit")
+    assert min(min(layer) for layer in untreated.cosine["q"]) > 0.01, "which can be told from others"
+
+
+def test_cosines_are_those_of_the_rows():
+    model = BY_NAME["bert"].model()
+    rows_DM = next(iter(find_projections(model))).weight_rows(0).double()
+    unit_DM = rows_DM / rows_DM.norm(dim=1, keepdim=True)
+    cosine_DD = (unit_DM @ unit_DM.mT).fill_diagonal_(0).abs()
+    assert oelm.orthonormality(model)[0].cosine == pytest.approx(cosine_DD.max().item())
+    with torch.no_grad():
+        rows_DM = next(iter(find_projections(model))).weight_rows(0).zero_()
+    assert oelm.orthonormality(model)[0].cosine == 0

@@ -395,7 +395,7 @@ def remark_on(why: MessageValue) -> Message | None:
     if isinstance(why, tuple):
         return Message("remark-blocked", codes=why)
     if isinstance(why, Message) and why.key in _INSTEAD_OF_INTERVAL:
-        return Message(why.key.replace("why-", "remark-"), **why.values)
+        return Message(f"remark-{why.key.removeprefix('why-')}", **why.values)
     return None
 
 

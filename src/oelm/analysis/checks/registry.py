@@ -57,9 +57,6 @@ CHECKS: dict[str, Severity] = {
 }
 
 
-_DETAILS = ("what", "instead")  # values of messages that may differ where the cause is one
-
-
 @dataclass(frozen=True, kw_only=True)
 class Issue:
     """One cause, however many arms and cells it was found in."""
@@ -132,11 +129,15 @@ def by_severity(issues: Iterable[Issue]) -> list[Issue]:
 
 def _cause(issue: Issue, message: Message) -> object:
     """What must be the same in a message for two places to have one cause: all but numbers, arms and details."""
-    same = tuple(
-        (name, None if name in _DETAILS or isinstance(value, int | float) or value in issue.arms else value)
-        for name, value in message.values.items()
-    )
-    return message.key, same
+    return message.key, tuple((name, _essence(issue, name, value)) for name, value in message.values.items())
+
+
+def _essence(issue: Issue, name: str, value: MessageValue) -> object:
+    if name == "what" or isinstance(value, int | float) or value in issue.arms:
+        return None
+    if name == "instead" and isinstance(value, tuple):  # what would do: the same things, be they more or fewer
+        return tuple(_without_numbers(one) for one in value if isinstance(one, Message))
+    return value
 
 
 def _merged(issues: list[Issue]) -> Issue:
