@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from oelm.analysis.checks.registry import Issue, merge_messages
-from oelm.analysis.failures import SeedOutcomes
+from oelm.analysis.evidence import SeedOutcomes
 from oelm.analysis.hypotheses import JudgedHypothesis
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Estimate

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from oelm.analysis.checks.registry import Issue
-from oelm.analysis.evidence import arm_mean, ratio_estimate
-from oelm.analysis.failures import SeedOutcomes, seed_outcomes, worst_value
+from oelm.analysis.evidence import SeedOutcomes, arm_mean, ratio_estimate, seed_outcomes, worst_value
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds, holm
 from oelm.analysis.stats.power import ALPHA
@@ -192,7 +191,7 @@ def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
     if counted is not None:  # it must hold both ways
         also = _p_values(hypothesis, counted)
         both = (max(alone[0], also[0]), max(alone[1], also[1]))
-    if any(one.not_run for one in outcomes):
+    if any(one.not_run for one in outcomes) or len(by_seed) < len(found):
         both = (1.0, 1.0)
     return JudgedHypothesis(
         **blank,
@@ -294,7 +293,9 @@ def _why(one: JudgedHypothesis) -> MessageValue:
     if not_run:
         planned = len(one.outcomes[0].planned)
         return Message("why-incomplete", n=planned - len(not_run), number=planned)
-    if one.survivors != "inconclusive":
+    if without_ratio := _count_without_ratio(one):
+        return Message("why-no-ratio", number=without_ratio, n=one.n + without_ratio)
+    if one.worst is not None and one.survivors != "inconclusive":
         alone = Message(f"hypothesis-word-{one.survivors}")
         return Message("why-failures", n=one.n, alone=alone, worst=one.worst)
     if one.estimate is not None and not one.timed and one.n < 2:
@@ -316,6 +317,13 @@ def _with_words(one: JudgedHypothesis, message: Message) -> Message:
     if one.status in ("supported", "refuted"):
         return Message("verdict-despite-failures", verdict=message, failed=failed, worst=one.worst)
     return Message("verdict-with-failures", verdict=message, failed=failed)
+
+
+def _count_without_ratio(one: JudgedHypothesis) -> int:
+    """Seeds in which a value is 0 or below. Those that have a ratio decide nothing alone."""
+    if one.hypothesis.estimand.form != "ratio" or not one.outcomes:
+        return 0
+    return len(set.intersection(*(set(outcome.values) for outcome in one.outcomes))) - one.n
 
 
 def _measured(one: JudgedHypothesis) -> Message:
