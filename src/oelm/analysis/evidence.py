@@ -32,7 +32,7 @@ from oelm.runs.layout import FINISHED
 from oelm.runs.predictions import Predictions
 from oelm.runs.record import Record, Which
 from oelm.runs.simple_baseline import find_simple_baseline
-from oelm.study.cells import Cell, trials_of
+from oelm.study.cells import Cell, grid_points, trials_of, tuning_seeds
 
 _LEVEL = 0.95
 _NO_LEARNING = 0.98  # of ln C
@@ -82,15 +82,13 @@ def arm_mean(
 
 
 def difference_estimate(
-    results: Results, arm: str, against: str, metric: str, *, split: str | None = None
-) -> Estimate | None:
-    """Of what two arms differ by, seed by seed, as it was measured; None where they share no seed."""
+    results: Results, arm: str, against: str, metric: str, seeds: Collection[int], *, split: str | None = None
+) -> Estimate:
+    """Of two arms over these seeds, on the scale on which the metric is judged; on the first test split, or another."""
     one, other = (judged_values(results, name, metric, split=split) for name in (arm, against))
-    differences = {seed: one[seed] - other[seed] for seed in one if seed in other}
-    if not differences:
-        return None
-    examples = by_example(results, (arm, against), metric, "final", differences, operator.sub, split=split)
-    return with_examples(from_seeds(list(differences.values())), crossed(*examples) if examples is not None else None)
+    examples = by_example(results, (arm, against), metric, "final", seeds, operator.sub, split=split)
+    over_seeds = from_seeds([one[seed] - other[seed] for seed in seeds])
+    return with_examples(over_seeds, crossed(*examples) if examples is not None else None)
 
 
 def ratio_estimate(results: Results, arm: str, against: str, metric: str, ratios: Mapping[int, float]) -> Estimate:
@@ -205,6 +203,8 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
     values, kind = judged_values(results, arm, metric, model=model), find_metric(metric).kind
     if kind == "count":
         return SeedOutcomes(arm=arm, planned=tuple(values), not_run=(), failed={}, values=values)
+    if kind == "tuning":
+        return _tuning_outcomes(results, arm, metric, values)
     failed: dict[int, Message] = {}
     not_run = []
     for seed in results.planned.seeds:
@@ -241,14 +241,36 @@ def diverged_everywhere(results: Results, cell: Cell) -> bool:
     return bool(points) and all(not diverged.isdisjoint(trials) for trials in points)
 
 
+def _tuning_outcomes(results: Results, arm: str, metric: str, values: Mapping[int, float]) -> SeedOutcomes:
+    """Of trials. That some diverge is part of what is measured; a seed failed if there is nothing to measure."""
+    planned, there = tuning_seeds(results.planned), results.tuning
+    missing = [seed for seed in planned if seed not in values]
+    trials = {
+        seed: [Cell(arm=arm, seed=seed, point=point) for point in grid_points(results.planned)] for seed in missing
+    }
+    not_run = [
+        seed for seed in missing if any(one not in there and str(one) not in results.damaged for one in trials[seed])
+    ]
+    why = Message("failure-no-number", metric=metric)
+    return SeedOutcomes(
+        arm=arm,
+        planned=planned,
+        not_run=tuple(not_run),
+        failed={seed: why for seed in missing if seed not in not_run},
+        values=values,
+    )
+
+
 def worst_value(results: Results, metric: str) -> float:
     """What a failure counts as: the worst there can be, so that nothing hangs on what a failed run is worth.
 
     Of shares that is 0 (of Matthews' correlation, -1). A loss has no worst value: the largest that was seen at a first
-    step, before anything was learned, or at an end. Not a number where neither is known, as of a metric of one's own:
-    then nothing is decided.
+    step, before anything was learned, or at an end. Not a number where neither is known, as of a metric of one's own
+    or of an LR sensitivity: then nothing is decided.
     """
     known, everything = find_metric(metric), results.whole or results
+    if known.kind == "tuning":
+        return math.nan
     if known.kind == "predictions":
         bound = known.low if known.direction == "higher" else known.high
         return bound if math.isfinite(bound) else math.nan

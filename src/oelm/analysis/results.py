@@ -33,7 +33,7 @@ from oelm.runs.record import LrTrace, Record, Which, read_record
 from oelm.runs.simple_baseline import SimpleBaseline, read_simple_baselines
 from oelm.runs.status import read_state
 from oelm.runs.steps import Steps, read_steps
-from oelm.study.cells import Cell, compared_cells, flatten, restrict_study, tuning_cells
+from oelm.study.cells import Cell, compared_cells, flatten, is_nested, restrict_study, tuning_cells
 from oelm.study.load import load_study
 from oelm.study.study import Arm, Study, Value
 
@@ -148,6 +148,10 @@ class Results:
 
         Of quality, it is that on the first test split, which is compared, or on another.
         """
+        if metric == "lr_sensitivity":
+            from oelm.analysis.lr_sensitivity import lr_sensitivities
+
+            return lr_sensitivities(self, arm)
         found = {seed: self._value(record, metric, model, split) for seed, record in self._by_arm.get(arm, {}).items()}
         return {seed: value for seed, value in found.items() if value is not None}
 
@@ -229,10 +233,11 @@ class Results:
         if not self.damaged:
             return ()
         kind = find_metric(metric).kind
+        trials = tuning_cells(self.study) if kind == "tuning" else compared_cells(self.study)
         is_quality = kind in ("predictions", "loss")
         shared = (SIMPLE_BASELINE,) if is_quality else (BENCH,) if kind == "time" else ()
-        files = (PREDICTIONS,) if is_quality else (STEPS,) if kind == "time" else ()
-        cells = [str(cell) for cell in compared_cells(self.study) if cell.arm in arms]
+        files = (PREDICTIONS,) if is_quality else (STEPS,) if kind in ("time", "tuning") else ()
+        cells = [str(cell) for cell in trials if cell.arm in arms]
         names = (*shared, *(name for cell in cells for name in (cell, *(f"{cell}/{file}" for file in files))))
         return tuple(name for name in names if name in self.damaged)
 
@@ -311,6 +316,13 @@ class Results:
                 where=str(self.folder),
                 hint=f"one of {', '.join(known)}",
             )
+        if metric == "lr_sensitivity" and not self.study.tunes_lr:
+            raise StudyError(
+                "there is no LR sensitivity",
+                where=str(self.folder),
+                why="the study did not tune the learning rate",
+                hint="tune: {optimizer.lr: [...]} in the study",
+            )
         if arm == against:
             raise StudyError(f"'{arm}' is compared with itself", hint=f"another of {', '.join(self.arms)}")
         if (against, model) == (self.study.compare.baseline, "final"):
@@ -327,6 +339,7 @@ class Results:
         return pd.DataFrame(list(self._rows()))
 
     def _rows(self) -> Iterator[dict[str, Value]]:
+        sensitivity = {arm: self.values(arm, "lr_sensitivity") for arm in self.arms if is_nested(self.study)}
         for cell, record in self.records.items():
             row: dict[str, Value] = {"arm": cell.arm, "seed": cell.seed, "status": record.status}
             row |= record.scores("final")
@@ -340,6 +353,8 @@ class Results:
             row["lr"] = record.spec.recipe.optimizer.lr
             for metric in ("step_seconds", "training_seconds", "peak_memory"):
                 row[metric] = self._value(record, metric, "final")
+            if self.study.tunes_lr:
+                row["lr_sensitivity"] = sensitivity.get(cell.arm, {}).get(cell.seed)
             yield row
 
     def restricted(self, *, arms: list[str] | None = None, seeds: list[int] | None = None) -> Results:
@@ -445,7 +460,7 @@ def _damaged_files(folder: Path, cell: Cell, record: Record, files_read: FilesRe
             if name == STEPS:
                 files_read.steps.get(cell, partial(read_steps, place, digest))
             else:
-                files_read.predictions.get((cell, "final"), partial(read_predictions, place, digest))
+                files_read.predictions.get((cell, "final", None), partial(read_predictions, place, digest))
         except OelmError as error:
             yield _damaged(f"{cell}/{name}", error, folder)
 

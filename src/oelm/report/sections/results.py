@@ -44,6 +44,7 @@ def results_section(results: Results) -> list[Block]:
         (say("column-trainable"), True),
         (say("column-step-time"), True),
         (say("column-memory"), True),
+        *([(say("column-lr-sensitivity"), True)] if results.study.tunes_lr else []),
     ]
     blocks: list[Block] = [
         Prose(text=say("results-how", metric=metric, against=against)),
@@ -78,6 +79,7 @@ def _arm_row(results: Results, arm: str) -> TableRow:
             _mean(results, arm, "trainable", lambda value: f"{value:,.0f}"),
             _mean(results, arm, "step_seconds", format_step_time),
             _mean(results, arm, "peak_memory", lambda value: f"{value / 1e9:.2f} GB"),
+            *([_mean(results, arm, "lr_sensitivity", format_number)] if results.study.tunes_lr else []),
         ),
     )
 
@@ -116,9 +118,12 @@ def _level_cell(results: Results, arm: str, metric: str, split: str) -> TableCel
 
 
 def _difference_cell(results: Results, arm: str, metric: str, split: str) -> TableCell:
-    found = difference_estimate(results, arm, results.study.compare.baseline, metric, split=split)
-    if found is None:
+    against = results.study.compare.baseline
+    others = results.values(against, metric, split=split)
+    seeds = [seed for seed in results.values(arm, metric, split=split) if seed in others]
+    if not seeds:
         return number_cell(None, "")
+    found = difference_estimate(results, arm, against, metric, seeds, split=split)
     effect, interval = find_metric(metric).effect, found.interval()
     shown = replace(interval, low=effect(interval.low), high=effect(interval.high))
     return number_cell(effect(found.mean), f"{effect(found.mean):+.4f} {interval_cell(shown, sign=True).text.en}")
