@@ -473,8 +473,11 @@ def test_with_hypotheses_these_are_what_must_be_decided():
         "count": {**rule, "estimand": "trainable(oelm-freeze)", "rule": "below", "margin": 1.0},
     }
     issues = found(study_of(**aiming(0.01, hypotheses=hypotheses, seeds=list(range(5)))), "UNDECIDABLE")
-    assert [one.where for one in issues] == ["small", "any"]
+    assert [one.where for one in issues] == ["small, any"], "one cause"
     assert all("(3 tests share the 5 %)" in str(one.message) for one in issues), "a count is no test"
+    assert re.search(
+        r"of 0.005 to 0.01 in \d+% to \d+% of all studies .* [\d,]+ to [\d,]+ test", str(issues[0].message)
+    )
     clear = {name: hypotheses[name] for name in ("large", "count")}
     assert undecidable(**aiming(0.0001, hypotheses=clear, seeds=list(range(5)))) == [], "arms are exploratory then"
 

@@ -184,7 +184,7 @@ def test_a_record_of_another_format(runs):
     edit(runs / "baseline" / "seed-1" / "record.json", lambda data: data.update(format=1))
     edit(runs / "freeze-only" / "seed-1" / "record.json", lambda data: data.update(format=99))
     why = left(load(runs))
-    assert "format 1; this oelm reads format 4" in why["baseline/seed-1"]
+    assert "format 1; this oelm reads format 5" in why["baseline/seed-1"]
     assert "a newer oelm" in why["freeze-only/seed-1"]
 
 
@@ -561,7 +561,7 @@ def victim(tmp_path_factory):
     ]
     hypotheses = {text: {"statement": "s", "estimand": text, "rule": "below", "margin": 0.5} for text in estimands}
     blocks = {"q": ((1.0, 2.0),), "k": ((1.0, 2.0),)}
-    heads = AttentionStats(norm=blocks, deviation=blocks, logit_spread=(1.0,), entropy=(2.0,))
+    heads = AttentionStats(norm=blocks, cosine=blocks, logit_spread=(1.0,), entropy=(2.0,))
     study = study_of(seeds=[0, 1], hypotheses=hypotheses)
     folder = make_runs(
         tmp_path_factory.mktemp("victim"),

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from oelm.analysis.checks.design import check_study
+from oelm.analysis.design import planned_design
 from oelm.data.tasks import TASKS
 from oelm.models.gpt import PRESETS
 from oelm.study.cells import compared_cells, resolve_cell, tuning_cells
@@ -183,6 +185,18 @@ def test_published_baseline_of_bert_was_orthogonalized(task):
     assert study.compare.baseline == "published-baseline"
     assert set(study.arms) == {"published-baseline", "oelm-freeze", "oelm-random", "baseline", "freeze-only"}
     assert any("baseline was orthogonalized too" in note for note in study.notes)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_cause_is_warned_of_once_and_pairs_that_nobody_compares_are_notes(path):
+    study = load_study(path)
+    issues = check_study(study)
+    said = [(one.code, one.severity, one.message.key) for one in issues]
+    assert len(set(said)) == len(said)
+    compared = [set(pair) for pair in planned_design(study).compared]
+    for one in issues:
+        pairs = [set(arms) for arms in one.about if len(arms) == 2]
+        assert one.severity == "note" or all(pair in compared for pair in pairs), one
 
 
 @pytest.mark.parametrize("path", FAIR, ids=name_of)

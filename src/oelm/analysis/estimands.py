@@ -109,13 +109,10 @@ def _from_records(results: Results, estimand: Estimand) -> MeasuredEstimand:
     if find_metric(estimand.metric).kind == "count" and len(set(values)) == 1:
         return replace(blank, value=values[0])
     estimate = _estimate(results, estimand, by_seed)
-    interval = estimate.interval(1 - ALPHA)
-    if is_logarithm := by_logarithm(estimand):
-        interval = replace(interval, low=_exp(interval.low), high=_exp(interval.high))
     measured = replace(
         blank,
-        value=_exp(estimate.mean) if is_logarithm else estimate.mean,
-        interval=interval,
+        value=_exp(estimate.mean) if by_logarithm(estimand) else estimate.mean,
+        interval=shown_interval(estimand, estimate.interval(1 - ALPHA)),
         estimate=estimate,
     )
     if not any(one.failed for one in outcomes):
@@ -136,6 +133,13 @@ def arms_of(estimand: Estimand) -> tuple[str, ...]:
 def by_logarithm(estimand: Estimand) -> bool:
     """Twice as much and half as much are then equally far from 1."""
     return estimand.form == "ratio" or find_metric(estimand.metric).relative
+
+
+def shown_interval(estimand: Estimand, interval: Interval) -> Interval:
+    """Of its estimate, in the unit of the estimand."""
+    if not by_logarithm(estimand):
+        return interval
+    return replace(interval, low=_exp(interval.low), high=_exp(interval.high))
 
 
 def p_values(

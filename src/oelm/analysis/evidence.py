@@ -58,14 +58,20 @@ class ArmMean:
 
 
 def arm_mean(
-    results: Results, arm: str, metric: str, *, model: Which = "final", seeds: Collection[int] | None = None
+    results: Results,
+    arm: str,
+    metric: str,
+    *,
+    model: Which = "final",
+    split: str | None = None,
+    seeds: Collection[int] | None = None,
 ) -> ArmMean | None:
-    """Over all seeds, or these; None where none has a value."""
-    judged = judged_values(results, arm, metric, model=model)
+    """On the first test split or another, over all seeds or these; None where none has a value."""
+    judged = judged_values(results, arm, metric, model=model, split=split)
     judged = {seed: value for seed, value in judged.items() if seeds is None or seed in seeds}
     if not judged:
         return None
-    examples = by_example(results, (arm,), metric, model, judged, lambda scores: scores)
+    examples = by_example(results, (arm,), metric, model, judged, lambda scores: scores, split=split)
     estimate = with_examples(from_seeds(list(judged.values())), crossed(*examples) if examples is not None else None)
     interval, level = estimate.interval(), find_metric(metric).level
     return ArmMean(
@@ -75,10 +81,12 @@ def arm_mean(
     )
 
 
-def difference_estimate(results: Results, arm: str, against: str, metric: str, seeds: Collection[int]) -> Estimate:
-    """Of two arms over these seeds, on the scale on which the metric is judged."""
-    one, other = (judged_values(results, name, metric) for name in (arm, against))
-    examples = by_example(results, (arm, against), metric, "final", seeds, operator.sub)
+def difference_estimate(
+    results: Results, arm: str, against: str, metric: str, seeds: Collection[int], *, split: str | None = None
+) -> Estimate:
+    """Of two arms over these seeds, on the scale on which the metric is judged; on the first test split, or another."""
+    one, other = (judged_values(results, name, metric, split=split) for name in (arm, against))
+    examples = by_example(results, (arm, against), metric, "final", seeds, operator.sub, split=split)
     over_seeds = from_seeds([one[seed] - other[seed] for seed in seeds])
     return with_examples(over_seeds, crossed(*examples) if examples is not None else None)
 
@@ -101,9 +109,11 @@ def _relative_difference(
     return left / one - right / other
 
 
-def judged_values(results: Results, arm: str, metric: str, *, model: Which = "final") -> dict[int, float]:
+def judged_values(
+    results: Results, arm: str, metric: str, *, model: Which = "final", split: str | None = None
+) -> dict[int, float]:
     """Of an arm by seed."""
-    values = results.values(arm, metric, model=model) if arm in results.arms else {}
+    values = results.values(arm, metric, model=model, split=split) if arm in results.arms else {}
     return {seed: find_metric(metric).judged(value) for seed, value in values.items()}
 
 
@@ -119,6 +129,8 @@ def by_example(
     model: Which,
     seeds: Collection[int],
     combine: Callable[..., NDArray[np.float64]],
+    *,
+    split: str | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None] | None:
     """What `combine` makes of the arms' scores (seeds, examples), and the weights of the examples, if they have any.
 
@@ -126,7 +138,7 @@ def by_example(
     """
     rows, kept = [], None
     for seed in seeds if metric in ("accuracy", "loss", "perplexity") else ():
-        of_arms = [kept_predictions(results, arm, seed, model) for arm in arms]
+        of_arms = [kept_predictions(results, arm, seed, model, split) for arm in arms]
         scores = [one.scores(metric) if one is not None else None for one in of_arms]
         if any(score is None or not (np.abs(score) <= LARGEST).all() for score in scores):
             continue
@@ -145,9 +157,11 @@ def same_examples(one: Predictions, other: Predictions) -> bool:
     return one.tokens is None or np.array_equal(one.tokens, other.tokens)  # type: ignore[arg-type]
 
 
-def kept_predictions(results: Results, arm: str, seed: int, model: Which) -> Predictions | None:
+def kept_predictions(
+    results: Results, arm: str, seed: int, model: Which, split: str | None = None
+) -> Predictions | None:
     try:
-        return results.predictions(Cell(arm=arm, seed=seed), model=model)
+        return results.predictions(Cell(arm=arm, seed=seed), model=model, split=split)
     except CellError:  # said by the checks
         return None
 

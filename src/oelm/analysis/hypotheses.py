@@ -11,13 +11,21 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from oelm.analysis.checks.registry import Issue
-from oelm.analysis.estimands import MeasuredEstimand, arms_of, bounds, by_logarithm, measure_estimand, p_values
+from oelm.analysis.estimands import (
+    MeasuredEstimand,
+    arms_of,
+    bounds,
+    by_logarithm,
+    measure_estimand,
+    p_values,
+    shown_interval,
+)
 from oelm.analysis.evidence import SeedOutcomes
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Estimate, Interval, holm
 from oelm.analysis.stats.power import ALPHA
 from oelm.analysis.stats.timed_pairs import count_rounds
-from oelm.analysis.verdicts import describe_failures, with_lacks
+from oelm.analysis.verdicts import correction_factor, describe_failures, remark_on, with_lacks
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric
 from oelm.study.hypothesis import Estimand, Hypothesis
@@ -35,6 +43,10 @@ class JudgedHypothesis:
     value: float | None
     interval: Interval | None
     """95 %, by itself; none for a count, which is exact."""
+    deciding: Interval | None = None
+    """The one that the status follows from: at the level that Holm's correction leaves this test."""
+    estimate: Estimate | None = None
+    """What both are made from; of a ratio or a perplexity, its logarithm."""
     n: int
     """Seeds, or rounds if it was `timed`."""
     p_supported: float
@@ -58,6 +70,18 @@ class JudgedHypothesis:
     """Theirs: that it is supported, that it is refuted."""
     family: int = 1
     """How many tests share the 5 %."""
+    why: MessageValue = None
+    """Why the status is no other: the checks that block it, or what keeps it open."""
+
+    @property
+    def remark(self) -> Message | None:
+        """Why the status does not follow from the interval that decides; None where it does."""
+        return remark_on(self.why)
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is a count, the same in every seed: it needs no test."""
+        return _is_count(self) and self.value is not None
 
     def __str__(self) -> str:
         return str(self.message)
@@ -81,6 +105,7 @@ def judge_hypotheses(results: Results) -> list[JudgedHypothesis]:
             p_supported=supported[name],
             p_refuted=refuted[name],
             survivors=_status(alone[name], alone_refuted[name]),
+            deciding=_deciding(one, supported[name], refuted[name], family=len(tested)),
             family=len(tested),
         )
         for name, one in tested.items()
@@ -101,6 +126,24 @@ def _status(p_supported: float, p_refuted: float) -> HypothesisStatus:
     return "supported" if p_supported < ALPHA else "refuted" if p_refuted < ALPHA else "inconclusive"
 
 
+def _deciding(one: JudgedHypothesis, supported: float, refuted: float, *, family: int) -> Interval | None:
+    """Of a test before correction and its corrected p values: as of verdicts, at the level that the correction left it.
+
+    What is `within` by two tests at 5 % each is so by the 90 % interval. Where nothing was decided, it is at the level
+    of the whole family.
+    """
+    if one.estimate is None:
+        return None
+    status = _status(supported, refuted)
+    share = ALPHA / family
+    if status == "supported":
+        sides = 2 if one.hypothesis.rule == "within" else 1
+        share = sides * ALPHA / correction_factor(one.p_supported, supported, family)
+    elif status == "refuted":
+        share = ALPHA / correction_factor(one.p_refuted, refuted, family)
+    return shown_interval(one.hypothesis.estimand, one.estimate.interval(1 - share))
+
+
 def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
     """By itself; a bench is judged by what was measured in turns, and the checks of records do not concern it."""
     found = measure_estimand(results, hypothesis.estimand)
@@ -116,6 +159,7 @@ def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
         status="invalid" if found.blocked_by else "inconclusive",
         value=found.value,
         interval=found.interval,
+        estimate=found.estimate,
         n=found.n,
         p_supported=both[0],
         p_refuted=both[1],
@@ -157,37 +201,48 @@ def _middle(estimand: Estimand) -> float:
 def _decided(one: JudgedHypothesis) -> JudgedHypothesis:
     """With the status that its p values give, and its message."""
     status = one.status if one.status == "invalid" else _status(one.p_supported, one.p_refuted)
-    blocked = dict.fromkeys(found.code for found in one.issues if found.severity == "invalid")
+    one = replace(one, status=status)
+    one = replace(one, why=_why(one))
     message = Message(
         f"hypothesis-{status}",
         name=one.hypothesis.name,
         rule=str(one.hypothesis),
         margin=one.hypothesis.margin,
         measured=_measured(one),
-        why=tuple(blocked),
+        why=one.why,
     )
-    one = replace(one, status=status)
     return replace(one, message=with_lacks(_with_words(one, message), one.lacks))
+
+
+def _why(one: JudgedHypothesis) -> MessageValue:
+    """Why its status does not follow from its numbers alone; None where it does."""
+    if one.status == "invalid":
+        return tuple(dict.fromkeys(found.code for found in one.issues if found.severity == "invalid"))
+    if one.status != "inconclusive" or one.value is None:
+        return None
+    not_run = {seed for outcome in one.outcomes for seed in outcome.not_run}
+    if not_run:
+        planned = len(one.outcomes[0].planned)
+        return Message("why-incomplete", n=planned - len(not_run), number=planned)
+    if one.without_ratio:
+        return Message("why-no-ratio", number=one.without_ratio, n=one.n + one.without_ratio)
+    if one.worst is not None and one.survivors != "inconclusive":
+        alone = Message(f"hypothesis-word-{one.survivors}")
+        return Message("why-failures", n=one.n, alone=alone, worst=one.worst)
+    if one.estimate is not None and not one.timed and one.n < 2:
+        return Message("why-one-seed", n=one.n)
+    if one.estimate is not None and one.estimate.no_variation:
+        return Message("why-no-variation")
+    if one.family > 1 and _status(*one.survivors_p) != "inconclusive":
+        return Message("why-family", family=one.family)
+    return None
 
 
 def _with_words(one: JudgedHypothesis, message: Message) -> Message:
     """What a status does not follow from its interval for, and which seeds failed."""
-    not_run = {seed for outcome in one.outcomes for seed in outcome.not_run}
+    if one.status == "inconclusive" and one.why is not None:
+        message = Message("hypothesis-open", status=message, why=one.why)
     failed = describe_failures(one.outcomes)
-    if one.status == "inconclusive" and one.value is not None:
-        planned = one.outcomes[0].planned if one.outcomes else ()
-        if not_run:
-            why = Message("why-incomplete", n=len(planned) - len(not_run), number=len(planned))
-            message = Message("hypothesis-open", status=message, why=why)
-        elif one.without_ratio:
-            why = Message("why-no-ratio", number=one.without_ratio, n=one.n + one.without_ratio)
-            message = Message("hypothesis-open", status=message, why=why)
-        elif one.worst is not None and one.survivors != "inconclusive":
-            alone = Message(f"hypothesis-word-{one.survivors}")
-            why = Message("why-failures", n=one.n, alone=alone, worst=one.worst)
-            message = Message("hypothesis-open", status=message, why=why)
-        elif one.family > 1 and _status(*one.survivors_p) != "inconclusive":
-            message = Message("hypothesis-open", status=message, why=Message("why-family", family=one.family))
     if not failed:
         return message
     if one.status in ("supported", "refuted"):
@@ -201,8 +256,10 @@ def _measured(one: JudgedHypothesis) -> Message:
     values: dict[str, MessageValue] = {"value": one.value}
     if one.timed:
         values["rounds"] = count_rounds(one.n)
-    if one.interval is not None:
-        values |= {"low": one.interval.low, "high": one.interval.high, "level": one.interval.level, "n": one.n}
+    interval = one.deciding or one.interval
+    if interval is not None:
+        values |= {"low": interval.low, "high": interval.high, "level": interval.level, "n": one.n}
+        values["percent"] = 100 * interval.level
         return Message("measured-timed" if one.timed else "measured-interval", **values)
     if one.timed:
         return Message("measured-timed-open", **values)
