@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -181,6 +181,12 @@ def find_metric(name: str) -> Metric:
     if name not in _METRICS:
         raise StudyError(f"unknown metric '{name}'{did_you_mean(name, _METRICS)}", hint=f"one of {', '.join(_METRICS)}")
     return _METRICS[name]
+
+
+def class_metrics(names: Iterable[str], labels: Classes, predicted: Classes, classes: int) -> dict[str, float]:
+    """Of these metrics, those that are computed from labels and predictions."""
+    computed = {name: find_metric(name).compute for name in names}
+    return {name: compute(labels, predicted, classes) for name, compute in computed.items() if compute}
 
 
 def check_ranges(metrics: Mapping[str, float]) -> None:

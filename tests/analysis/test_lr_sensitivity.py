@@ -7,8 +7,8 @@ import pytest
 
 from made_runs import make_runs, replace_at, study_of
 from oelm.analysis.across import mean_over_studies
+from oelm.analysis.lr_sensitivity import lr_sensitivity
 from oelm.analysis.results import load
-from oelm.analysis.stats.tuning import lr_sensitivity
 from oelm.errors import StudyError
 from oelm.study.hypothesis import parse_estimand
 

@@ -11,8 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from oelm.analysis.checks.registry import Issue
-from oelm.analysis.evidence import arm_mean, difference_estimate, ratio_estimate
-from oelm.analysis.failures import SeedOutcomes, seed_outcomes, worst_value
+from oelm.analysis.evidence import (
+    SeedOutcomes,
+    arm_mean,
+    difference_estimate,
+    ratio_estimate,
+    seed_outcomes,
+    worst_value,
+)
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds
 from oelm.analysis.stats.power import ALPHA
@@ -34,6 +40,8 @@ class MeasuredEstimand:
     n: int
     """Seeds, or rounds if it was `timed`."""
     issues: tuple[Issue, ...]
+    num_undefined: int = 0
+    """Seeds in which there is no ratio, since a value is 0 or below. Those that have one decide nothing alone."""
     estimate: Estimate | None = None
     """Of the seeds that did not fail; of the logarithm where that is what is judged."""
     with_failures: Estimate | None = None
@@ -92,6 +100,7 @@ def _from_records(results: Results, estimand: Estimand) -> MeasuredEstimand:
         interval=None,
         n=len(values),
         issues=issues_of(results, arms[0], arms[-1], estimand.metric),
+        num_undefined=len(found) - len(values),
         lacks=results.lacking(arms, estimand.metric),
         outcomes=outcomes,
     )

@@ -12,7 +12,7 @@ from typing import Literal
 
 from oelm.analysis.checks.registry import Issue
 from oelm.analysis.estimands import MeasuredEstimand, arms_of, bounds, by_logarithm, measure_estimand, p_values
-from oelm.analysis.failures import SeedOutcomes
+from oelm.analysis.evidence import SeedOutcomes
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Estimate, Interval, holm
 from oelm.analysis.stats.power import ALPHA
@@ -107,7 +107,7 @@ def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
     if found.with_failures is not None:  # it must hold both ways
         also = _p_values(hypothesis, found.with_failures)
         both = (max(alone[0], also[0]), max(alone[1], also[1]))
-    if found.not_run and not found.exact:
+    if (found.not_run or found.num_undefined) and not found.exact:
         both = (1.0, 1.0)
     return JudgedHypothesis(
         hypothesis=hypothesis,
@@ -176,7 +176,10 @@ def _with_words(one: JudgedHypothesis, message: Message) -> Message:
         if not_run:
             why = Message("why-incomplete", n=len(planned) - len(not_run), number=len(planned))
             message = Message("hypothesis-open", status=message, why=why)
-        elif one.survivors != "inconclusive":
+        elif without_ratio := _count_without_ratio(one):
+            why = Message("why-no-ratio", number=without_ratio, n=one.n + without_ratio)
+            message = Message("hypothesis-open", status=message, why=why)
+        elif one.worst is not None and one.survivors != "inconclusive":
             alone = Message(f"hypothesis-word-{one.survivors}")
             why = Message("why-failures", n=one.n, alone=alone, worst=one.worst)
             message = Message("hypothesis-open", status=message, why=why)
@@ -187,6 +190,13 @@ def _with_words(one: JudgedHypothesis, message: Message) -> Message:
     if one.status in ("supported", "refuted"):
         return Message("verdict-despite-failures", verdict=message, failed=failed, worst=one.worst)
     return Message("verdict-with-failures", verdict=message, failed=failed)
+
+
+def _count_without_ratio(one: JudgedHypothesis) -> int:
+    """Seeds in which a value is 0 or below. Those that have a ratio decide nothing alone."""
+    if one.hypothesis.estimand.form != "ratio" or not one.outcomes:
+        return 0
+    return len(set.intersection(*(set(outcome.values) for outcome in one.outcomes))) - one.n
 
 
 def _measured(one: JudgedHypothesis) -> Message:

@@ -7,9 +7,20 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from oelm.analysis.results import Results, finite_number
-from oelm.analysis.stats.tuning import lr_sensitivity
 from oelm.study.cells import Cell, grid_points, tuning_seeds
 from oelm.study.study import LR, Study, Value
+
+
+def lr_sensitivity(losses: Sequence[float], *, at_init: float) -> float | None:
+    """How much is lost on average by a learning rate of the grid that is not the best one (Wortsman et al. 2023).
+
+    The mean of min(loss, loss at initialization) minus the best loss, in nats. A trial that diverged (infinite) learned
+    nothing, and counts as the loss at initialization. None where no trial learned anything: there is no best then, and
+    a training that fails everywhere alike would seem to be the least sensitive of all.
+    """
+    reached = [loss if loss < at_init else at_init for loss in losses]
+    best = min(reached)
+    return sum(reached) / len(reached) - best if best < at_init else None
 
 
 def lr_sensitivities(results: Results, arm: str) -> dict[int, float]:

@@ -6,7 +6,7 @@ import math
 import statistics
 
 from oelm.analysis.checks.registry import format_issues
-from oelm.analysis.failures import SeedOutcomes
+from oelm.analysis.evidence import SeedOutcomes
 from oelm.analysis.hypotheses import JudgedHypothesis
 from oelm.analysis.observed_design import merge_seeds
 from oelm.analysis.results import Results
@@ -79,7 +79,8 @@ def _verdicts(results: Results) -> list[str]:
     found = results.comparisons.values()
     odd = [one for one in found if one.verdict == "inconclusive" and one.n > 1 and not one.interval.contains(0)]
     odd += [one for one in found if one not in odd and any(outcome.failed for outcome in one.outcomes)]
-    return [str(one) for one in odd]
+    why = dict.fromkeys(one.exploratory for one in found if one.exploratory is not None)
+    return [*(str(one) for one in odd), *(f"These verdicts are exploratory: {reason}." for reason in why)]
 
 
 def _checks(results: Results) -> list[str]:
