@@ -201,6 +201,8 @@ class SeedOutcomes:
 def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "final") -> SeedOutcomes:
     """Failures are of quality. All else is taken where it was measured; of counts, from the first on."""
     values, kind = judged_values(results, arm, metric, model=model), find_metric(metric).kind
+    if kind == "tuning":
+        return _tuning_outcomes(results, arm, metric, values)
     if kind == "count":
         return SeedOutcomes(arm=arm, planned=tuple(values), not_run=(), failed={}, values=values)
     if kind == "tuning":
@@ -231,6 +233,22 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
         not_run=tuple(not_run),
         failed=dict(sorted(failed.items())),
         values={seed: value for seed, value in values.items() if seed not in failed},
+    )
+
+
+def _tuning_outcomes(results: Results, arm: str, metric: str, values: Mapping[int, float]) -> SeedOutcomes:
+    """Of trials. That some diverge is part of what is measured; a seed failed if there is nothing to measure."""
+    planned, points = tuning_seeds(results.planned), grid_points(results.planned)
+    there = {*map(str, results.tuning), *results.damaged}
+    missing = [seed for seed in planned if seed not in values]
+    not_run = [seed for seed in missing if not {str(Cell(arm=arm, seed=seed, point=one)) for one in points} <= there]
+    why = Message("failure-no-number", metric=metric)
+    return SeedOutcomes(
+        arm=arm,
+        planned=planned,
+        not_run=tuple(not_run),
+        failed={seed: why for seed in missing if seed not in not_run},
+        values=values,
     )
 
 

@@ -62,7 +62,7 @@ class JudgedHypothesis:
     """How the planned seeds of its arms ended."""
     worst: float | None = None
     """What a failure counts as, if there is one."""
-    without_ratio: int = 0
+    num_undefined: int = 0
     """Seeds in which a value is 0 or below."""
     survivors: HypothesisStatus = "inconclusive"
     """What the seeds that did not fail would say alone; not to be relied on where some did."""
@@ -152,7 +152,7 @@ def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
     if found.with_failures is not None:  # it must hold both ways
         also = _p_values(hypothesis, found.with_failures)
         both = (max(alone[0], also[0]), max(alone[1], also[1]))
-    if (found.not_run and not found.exact) or found.without_ratio:
+    if (found.not_run or found.num_undefined) and not found.exact:
         both = (1.0, 1.0)
     return JudgedHypothesis(
         hypothesis=hypothesis,
@@ -169,7 +169,7 @@ def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
         timed=found.timed,
         outcomes=found.outcomes,
         worst=found.worst,
-        without_ratio=found.without_ratio,
+        num_undefined=found.num_undefined,
         survivors_p=alone,
     )
 
@@ -224,8 +224,8 @@ def _why(one: JudgedHypothesis) -> MessageValue:
     if not_run:
         planned = len(one.outcomes[0].planned)
         return Message("why-incomplete", n=planned - len(not_run), number=planned)
-    if one.without_ratio:
-        return Message("why-no-ratio", number=one.without_ratio, n=one.n + one.without_ratio)
+    if one.num_undefined:
+        return Message("why-no-ratio", number=one.num_undefined, n=one.n + one.num_undefined)
     if one.worst is not None and one.survivors != "inconclusive":
         alone = Message(f"hypothesis-word-{one.survivors}")
         return Message("why-failures", n=one.n, alone=alone, worst=one.worst)
