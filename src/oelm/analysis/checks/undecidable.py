@@ -16,8 +16,8 @@ from oelm.message import Message
 
 # Of the accuracy of two arms, favorable and still plausible: how far seeds scatter beyond the examples that were drawn;
 # on what share of examples two trainings disagree by chance, seed by seed; and on what share whatever the seed. The
-# last is what no number of seeds takes away: from E examples the standard error is sqrt(share / E). In LOG.md, the mildest
-# treatment in the shortest training disagrees with its baseline on 2 to 3 % of examples, and seeds scatter by more.
+# last is what no number of seeds takes away: from E examples the standard error is sqrt(share / E). What was measured
+# (LOG.md, "a quickstart that decides"): the mildest treatment, freezing alone for 50 steps, disagrees on 2 to 3 %.
 _SEED_SPREAD = 0.002
 _BY_CHANCE = 0.03
 _SYSTEMATIC = 0.01
