@@ -2,8 +2,9 @@
 
     python benchmarks/error_rates.py [--number 200000]
 
-Arms against one baseline, normal differences, Holm's correction over all arms, as in `oelm.analysis.verdicts`.
-Shape suffixes: B = studies, A = treated arms, S = seeds.
+Arms against one baseline, normal differences, Holm's correction over all arms, as in `oelm.analysis.verdicts`; and arms
+that are the same, each tuned on a grid of learning rates.
+Shape suffixes: B = studies, A = treated arms (or all, where they are tuned), S = seeds, K = points of the grid.
 """
 
 import argparse
@@ -17,6 +18,15 @@ from oelm.analysis.stats.power import ALPHA, decidable, detectable
 
 Array = NDArray[np.float64]
 WORST = -100.0  # of a failure, in standard deviations
+# True accuracy over the grid: all points alike, the best a little better, the best far better.
+RESPONSES = {
+    "flat": (0.90, 0.90, 0.90, 0.90),
+    "medium": (0.895, 0.90, 0.897, 0.88),
+    "steep": (0.80, 0.90, 0.85, 0.60),
+}
+TRAINING = 0.006  # how far trainings of one point scatter, over seeds; their test and validation share it
+VALIDATION, TEST = 0.009, 0.006  # what the examples of a split add to it, training by training
+COMMON = 0.005  # and what they add to a point in every training, as all are measured on the same examples
 
 
 def p_values(d_BAS: Array, margin: float) -> tuple[Array, Array]:
@@ -87,6 +97,43 @@ def rates(number: int, *, n: int, arms: int, random: np.random.Generator) -> dic
     }
 
 
+def tune_twins(
+    random: np.random.Generator, number: int, response: tuple[float, ...], *, arms: int, n: int, shared: int = 0
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(B) each: whether arms that are the same are called better or worse, and whether `TUNING-NOISE` is said of one.
+
+    Every seed takes the best of its own grid, or all of an arm that of so many `shared` tuning seeds.
+    """
+    trained_BASK = train(random, number, response, arms=arms, n=n)
+    test_BASK = measure(random, trained_BASK, TEST)
+    tuning_BASK = train(random, number, response, arms=arms, n=shared) if shared else trained_BASK
+    validation_BASK = measure(random, tuning_BASK, VALIDATION)
+    if shared:
+        validation_BASK, tried_BASK = validation_BASK.mean(2, keepdims=True), validation_BASK
+    chosen_BAS1 = np.broadcast_to(validation_BASK.argmax(-1)[..., None], (number, arms, n, 1))
+    taken_BAS = np.take_along_axis(test_BASK, chosen_BAS1, -1)[..., 0]
+    wrong_B = np.isin(judge(taken_BAS[:, 1:] - taken_BAS[:, :1], 1e-9), (1, -1)).any(1)
+    return wrong_B, is_within_noise(tried_BASK) if shared else np.zeros(number, dtype=bool)
+
+
+def train(random: np.random.Generator, number: int, response: tuple[float, ...], *, arms: int, n: int) -> Array:
+    return np.array(response) + TRAINING * random.standard_normal((number, arms, n, len(response)))
+
+
+def measure(random: np.random.Generator, trained_BASK: Array, noise: float) -> Array:
+    common_B11K = COMMON * random.standard_normal((len(trained_BASK), 1, 1, trained_BASK.shape[-1]))
+    return trained_BASK + noise * random.standard_normal(trained_BASK.shape) + common_B11K
+
+
+def is_within_noise(tried_BASK: Array) -> NDArray[np.bool_]:
+    """(B): whether the best two points of any arm are not apart, by a 95 % interval over the tuning seeds."""
+    order_BAK = np.argsort(-tried_BASK.mean(2), -1)
+    best, second = (np.take_along_axis(tried_BASK, order_BAK[:, :, None, [k]], -1)[..., 0] for k in (0, 1))
+    apart_BAS = best - second
+    n = apart_BAS.shape[-1]
+    return (apart_BAS.mean(-1) <= t.isf(0.025, n - 1) * apart_BAS.std(-1, ddof=1) / math.sqrt(n)).any(1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--number", type=int, default=200_000, help="studies of each kind")
@@ -100,6 +147,17 @@ def main() -> None:
             row = rates(number, n=n, arms=arms, random=np.random.default_rng([n, arms]))
             shown = " ".join(f"{value:{width}.2%}" for value, width in zip(row.values(), (8, 8, 11, 8, 8), strict=True))
             print(f"{n:>5} {arms:>5} {shown}", flush=True)
+    print("\nnested: arms that are the same, each seed with the best of its own grid, any called better or worse")
+    print("shared: the same with the choice of three tuning seeds; unwarned: of all, where TUNING-NOISE was not said")
+    print(f"{'response':>8} {'seeds':>5} {'arms':>5} {'nested':>8} {'shared':>8} {'unwarned':>8}")
+    for name, response in RESPONSES.items():
+        for n in (3, 5, 10):
+            for arms in (2, 3):
+                random = np.random.default_rng([n, arms, len(name)])
+                nested, _ = tune_twins(random, number // 10, response, arms=arms, n=n)
+                wrong, warned = tune_twins(random, number // 10, response, arms=arms, n=n, shared=3)
+                found = (nested.mean(), wrong.mean(), (wrong & ~warned).mean())
+                print(f"{name:>8} {n:>5} {arms:>5} {' '.join(f'{share:8.2%}' for share in found)}", flush=True)
 
 
 if __name__ == "__main__":

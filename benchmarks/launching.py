@@ -26,8 +26,8 @@ from oelm.runs.lease import acquire
 from oelm.runs.record import read_record
 from oelm.study.cells import Cell, resolve_cell
 from oelm.study.load import load_study
+from oelm.train.cell import load_data
 from oelm.train.preflight import check_data
-from oelm.train.preparation import load_data
 from oelm.train.progress import Progress
 from result import Result, parser_for, tell
 from side_by_side import seconds_of

@@ -21,9 +21,8 @@ from oelm.runs.lease import acquire
 from oelm.study.cells import Cell, resolve_cell
 from oelm.study.load import load_study
 from oelm.study.study import Study
-from oelm.train.cell import build_loop
+from oelm.train.cell import build_cell_model, build_loop
 from oelm.train.loop import Loop
-from oelm.train.preparation import build_cell_model
 from oelm.train.progress import Progress
 from oelm.train.signals import StopRequest
 

@@ -25,6 +25,7 @@ from result import Result, Target, parser_for, tell
 
 TOKENIZE = """
 import sys
+import torch  # as in a training, which tokenizes before it starts
 from pathlib import Path
 from oelm.data.sources import find_source
 from oelm.data.tasks import task_named

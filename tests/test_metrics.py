@@ -9,9 +9,9 @@ import pytest
 
 import oelm
 from oelm import metrics
-from oelm.data.tasks import TASKS, class_metrics, task_named
+from oelm.data.tasks import TASKS, task_named
 from oelm.errors import StudyError
-from oelm.metrics import MEASURED, TIMES, find_metric, is_higher_better, metric_names
+from oelm.metrics import MEASURED, TIMES, class_metrics, find_metric, is_higher_better, metric_names
 
 SOURCES = Path(metrics.__file__).parent
 
@@ -30,7 +30,15 @@ def balanced_accuracy(labels, predicted, classes):
 
 
 def test_kinds():
-    assert MEASURED == ("trainable", "frozen", "total", "step_seconds", "training_seconds", "peak_memory")
+    assert MEASURED == (
+        "trainable",
+        "frozen",
+        "total",
+        "step_seconds",
+        "training_seconds",
+        "peak_memory",
+        "lr_sensitivity",
+    )
     assert TIMES == ("step_seconds", "training_seconds")
     assert metric_names("predictions") == ("accuracy", "macro_f1", "f1", "matthews")
     for name in (*metric_names("predictions", "loss"), *MEASURED):
@@ -65,7 +73,7 @@ def test_a_metric_of_ones_own_is_measured_by_every_classification(own_metrics):
     assert task_named("sst2").metrics == ("accuracy", "macro_f1", "f1", "balanced_accuracy", "loss")
     assert task_named("text").metrics == ("perplexity", "loss")
     labels, predicted = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])
-    assert class_metrics(labels, predicted, task_named("sst2"))["balanced_accuracy"] == pytest.approx(5 / 6)
+    assert class_metrics(["balanced_accuracy"], labels, predicted, 2)["balanced_accuracy"] == pytest.approx(5 / 6)
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,23 @@ def found(results, code):
         ({}, ("freeze-only", "baseline", "oelm-freeze")),
         ({"oelm-freeze": 0.8}, None),  # the task can tell
         ({"oelm-freeze": 0.95}, ("freeze-only", "baseline")),  # that more is possible does not say that less is
+        ({"oelm-freeze": 0.886}, ("freeze-only", "baseline")),  # worse, and by less than what would matter
+        ({"oelm-freeze": 0.5}, None),  # nothing tells better than one that cannot learn the task at all
         ({"freeze-only": 0.8, "oelm-freeze": 0.8}, None),
     ],
 )
 def test_arms_that_are_alike_where_none_is_worse(tmp_path, accuracy, arms):
     results = load(make_runs(tmp_path, accuracy=accuracy))
+    is_worse = any(value < 0.9 for value in accuracy.values())
+    assert ("worse" in {one.verdict for one in results.comparisons.values()}) == is_worse
     assert [(one.severity, one.arms) for one in found(results, "NO-ASSAY")] == ([("note", arms)] if arms else [])
     assert all(one.verdict != "invalid" for one in results.comparisons.values())
+
+
+def test_an_arm_that_is_not_shown_can_tell_as_well(tmp_path):
+    part = load(make_runs(tmp_path, accuracy={"oelm-freeze": 0.8})).restricted(arms=["baseline", "freeze-only"])
+    assert part.comparisons["freeze-only"].verdict == "equivalent"
+    assert found(part, "NO-ASSAY") == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from made_comparisons import compared
-from oelm.analysis.failures import SeedOutcomes
+from oelm.analysis.evidence import SeedOutcomes
+from oelm.analysis.stats.crossed import crossed
 from oelm.analysis.stats.estimate import from_seeds
 from oelm.analysis.stats.power import ALPHA, decidable, detectable
 from oelm.analysis.verdicts import corrected
@@ -98,3 +99,39 @@ def test_failures_are_not_equivalent(n, arms):
     assert (found[hit] == 2).mean() <= 0.05
     assert (found[~hit] == 2).mean() > 0.7, "and where none did, it is what it looks like"
     assert (found[hit] == 1).mean() <= 0.05
+
+
+@pytest.mark.parametrize("where", ["arm", "baseline"])
+@pytest.mark.parametrize("n", [5, 10])
+def test_one_seed_in_five_that_fails_is_never_equivalent(n, where):
+    """Of either arm. Where each may fail and none did, no rule can see it: that is what the bound is said for."""
+    random = np.random.default_rng([n, len(where)])
+    d_BAS = draw(random, NUMBER, 2, n)
+    failed_BAS = np.zeros(d_BAS.shape, dtype=bool)
+    failed_BAS[..., : n // 5] = True
+    margin = 3 * decidable(n)
+    worst = -100.0 if where == "arm" else 100.0
+    assert (judge(d_BAS, margin) == 2).mean() > 0.99, "the same arms, had none failed"
+    assert (judge_with_failures(d_BAS, failed_BAS, margin, worst) == 2).mean() == 0
+
+
+def test_how_many_seeds_without_a_failure_exclude_one_in_five():
+    """Fewer than that may say `equivalent` of an arm that fails so often, with the bound beside it."""
+    none = {n: SeedOutcomes(arm="arm", planned=tuple(range(n)), not_run=(), failed={}, values={}) for n in (5, 13, 14)}
+    assert [one.rate_at_most < 0.2 for one in none.values()] == [False, False, True]
+
+
+@pytest.mark.parametrize("arms", ARMS)
+def test_promised_power_is_reached_where_examples_count(arms):
+    """Seeds and examples of about the same weight, by the real estimate: 80 % within 5 points, for one of the arms."""
+    S, E, repetitions = 5, 100, 1000
+    random, alpha = np.random.default_rng(arms), ALPHA / (arms - 1)
+    seed_spread, example_spread, rest = 0.1, 0.5, 0.3
+    # What the seeds show of their spread has their share of the rest in it.
+    spread, example_se = math.hypot(seed_spread, rest / math.sqrt(E)), example_spread / math.sqrt(E)
+    effect = detectable(S, spread=spread, example_se=example_se, alpha=alpha)
+    d_BSE = effect + rest * random.standard_normal((repetitions, S, E))
+    d_BSE += seed_spread * random.standard_normal((repetitions, S, 1))
+    d_BSE += example_spread * random.standard_normal((repetitions, 1, E))
+    found = np.mean([crossed(d_SE).estimate.p_differs() < alpha for d_SE in d_BSE])
+    assert 0.75 < found < 0.85

@@ -229,6 +229,17 @@ def test_3_a_cell_that_was_not_made_with_its_best(tmp_path):
     assert verdicts["oelm-freeze"] != "invalid"
 
 
+def test_3_a_seed_with_a_rate_of_its_own_that_nothing_has_chosen(tmp_path):
+    def convenient(cell, record):
+        return with_lr(record, 3e-4) if cell == Cell(arm="freeze-only", seed=1) else record
+
+    results = load(make_runs(tmp_path, change=convenient, examples=300, steps=20))
+    (found,) = [one for one in results.checks if one.severity == "invalid"]
+    assert (found.code, found.where) == ("LR-DIFFERS", "freeze-only")
+    assert "0.0001 (seed 0, 2, 3, 4) / 0.0003 (seed 1)" in str(found)
+    assert [one.verdict == "invalid" for one in results.comparisons.values()] == [True, False]
+
+
 def test_3_every_seed_may_have_a_best_of_its_own(tmp_path):
     """What a nested tuning is for: no two seeds need the same, and nothing is unequal about that."""
 

@@ -9,7 +9,17 @@ import pytest
 from scipy.stats import t
 
 from made_bench import between, edited, ratio, write_bench
-from made_runs import TRAINABLE, launch, make_runs, make_text_runs, replace_at, seal_files, study_of, text_study_of
+from made_runs import (
+    TRAINABLE,
+    launch,
+    make_runs,
+    make_text_runs,
+    replace_at,
+    score,
+    seal_files,
+    study_of,
+    text_study_of,
+)
 from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import from_seeds, holm
 from oelm.facts import Counts
@@ -206,6 +216,25 @@ def test_before_all_seeds_are_there_nothing_is_supported(tmp_path):
     assert all("4 of 5 planned seeds are there" in str(one) for one in found)
 
 
+def test_no_ratio_rests_on_the_seeds_that_have_one(tmp_path):
+    """Of nothing there is none: an arm that finds nothing in two seeds must not be judged by the others."""
+    rule = {"ratio": hypothesis("f1(oelm-freeze) / f1(baseline)", "above", 0.9)}
+    study = study_of(hypotheses=rule, compare={"baseline": "baseline", "metric": "f1"})
+
+    def with_f1(nothing):
+        def change(cell, record):
+            is_nothing = cell.arm == "oelm-freeze" and cell.seed in nothing
+            return score(record, f1=0.0 if is_nothing else 0.9 + 0.001 * cell.seed * (cell.arm == "baseline"))
+
+        return change
+
+    (clean,) = load(make_runs(tmp_path / "clean", study, change=with_f1(()), **SMALL)).hypotheses
+    (one,) = load(make_runs(tmp_path, study, change=with_f1((1, 3)), **SMALL)).hypotheses
+    assert (clean.status, clean.n, one.status, one.n) == ("supported", 5, "inconclusive", 3)
+    assert "2 of 5 seeds have no ratio" in str(one)
+    assert "没有比值" in translate(one.message).zh
+
+
 def test_a_view_has_no_family_of_its_own(tmp_path):
     pair = {"pair": hypothesis("accuracy(freeze-only) - accuracy(baseline)", "above", -0.1)}
     results = load(make_runs(tmp_path, study_of(hypotheses=RULES | pair), **SMALL))
@@ -224,6 +253,11 @@ def test_certain_by_itself_and_not_among_others_is_said(tmp_path):
     assert (alone.status, among.status) == ("supported", "inconclusive")
     assert "certain by itself, and not as one of 2 hypotheses (Holm)" in str(among)
     assert "by itself" not in str(alone)
+    easy = {"other": hypothesis("accuracy(freeze-only) - accuracy(baseline)", "above", -0.5)}
+    change, study = without("freeze-only", 2, status="diverged"), study_of(hypotheses=just | easy)
+    among, failing = load(make_runs(tmp_path / "failing", study, change=change, **SMALL)).hypotheses
+    assert "not with failures" in str(failing)
+    assert "certain by itself, and not as one of 2 hypotheses (Holm)" in str(among), "of the other"
 
 
 # -- those of the predecessor ----------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from oelm.analysis.stats.tuning import at_edge, best_of_k_curve, expected_best, response
+from oelm.analysis.checks.design import at_edge
+from oelm.analysis.tuning import best_of_k_curve, expected_best, response
 
 trials = st.lists(st.floats(-100, 100), min_size=1, max_size=7)
 

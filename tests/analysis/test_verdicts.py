@@ -23,12 +23,14 @@ from made_runs import (
     text_study_of,
 )
 from oelm.analysis.checks.registry import Issue
+from oelm.analysis.evidence import SeedOutcomes
 from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import from_seeds
 from oelm.analysis.text_table import comparison_as_dict
 from oelm.analysis.verdicts import corrected
 from oelm.errors import StudyError
 from oelm.message import verbatim
+from oelm.report.sections.summary import overall_verdict
 from oelm.runs.predictions import read_predictions
 from oelm.runs.record import RECORD_FILE, Failure, read_record
 from oelm.text.messages import translate
@@ -129,6 +131,27 @@ def test_an_invalid_comparison_stays_in_the_family():
     assert judged["one"].verdict == "inconclusive"
     assert judged["one"].p_differs == pytest.approx(10 * from_seeds(clear).p_differs())
     assert {judged[str(n)].verdict for n in range(9)} == {"invalid"}
+
+
+UNRUN = SeedOutcomes(arm="arm", planned=(0, 1, 2, 3, 4), not_run=(4,), failed={}, values={})
+
+
+@pytest.mark.parametrize(
+    "untested",
+    [
+        compared([0.001] * 5, margin=0.02),
+        replace(compared([1.0, 1.1, 0.9, 1.0], margin=0.02), outcomes=(UNRUN, UNRUN)),
+        replace(compared([0.001, 0.0, -0.001, 0.0], margin=0.02), outcomes=(UNRUN, UNRUN)),
+    ],
+)
+@pytest.mark.parametrize("differences", [[0.008, -0.006, 0.024, 0.002, 0.012], [0.04, 0.03, 0.10, 0.01, 0.08]])
+def test_an_arm_that_cannot_be_judged_makes_nothing_easier_for_others(untested, differences):
+    """Equal to its baseline in every seed, or not run to the end: its tests would be the first that Holm takes off."""
+    other = replace(compared(differences, margin=0.02), family=2)
+    alone, beside = (corrected(found | {"other": other}, family=2) for found in ({}, {"one": untested}))
+    assert beside["one"].verdict == alone["other"].verdict == "inconclusive"
+    assert beside["other"] == alone["other"]
+    assert "inconclusive" not in verdicts([differences], margin=0.02), "the correction decides"
 
 
 @pytest.mark.parametrize(
@@ -452,6 +475,16 @@ def test_an_arm_that_never_learns_has_that_result_and_is_no_baseline(tmp_path, a
     assert load(runs).comparisons["oelm-freeze"].verdict == ("inconclusive" if verdict == "worse" else "invalid")
 
 
+def test_a_failure_is_no_spread(tmp_path):
+    """More seeds are not what is missing where one of them learned nothing."""
+    runs = make_runs(tmp_path, aiming_at(0.04), accuracy=GOOD, **SMALL)
+    usual = load(runs).design.spreads["oelm-freeze"]
+    collapse(runs, "oelm-freeze", {2})
+    results = load(runs)
+    assert results.design.spreads["oelm-freeze"] < 2 * usual
+    assert not [one for one in results.checks if (one.code, one.severity) == ("FEW-SEEDS", "warn")]
+
+
 def test_failures_of_both_arms_in_one_seed_are_no_difference(tmp_path):
     def both(cell, record):
         return diverged(record) if cell.seed == 2 else record
@@ -490,8 +523,35 @@ def test_what_was_not_run_yet_is_no_failure_and_gives_no_verdict(tmp_path):
     assert "4 of 5 planned seeds are there, and a verdict is given when all are" in str(one)
     assert "全部完成后才下结论" in translate(one.message).zh
     assert results.comparisons["freeze-only"].verdict == "equivalent", "of that, all seeds are there"
-    assert results.compare("oelm-freeze", metric="loss").verdict == "inconclusive", "nor on another metric"
+    for metric in ("loss", "training_seconds"):
+        other = results.compare("oelm-freeze", metric=metric)
+        assert other.verdict == "inconclusive", "nor on another metric"
+        assert "4 of 5 planned seeds are there" in str(other)
     assert results.compare("oelm-freeze", metric="trainable").verdict == "better", "a count is exact from the first"
+
+
+GRID = (3e-5, 1e-4, 3e-4)
+
+
+@pytest.mark.parametrize("diverge", [GRID, GRID[1:]])
+def test_a_seed_that_diverged_at_every_point_of_the_grid_is_a_failure(tmp_path, diverge):
+    def change(cell, record):
+        if (cell.arm, cell.seed) != ("oelm-freeze", 2):
+            return record
+        if cell.point is None:  # never run, or not yet
+            return None
+        return diverged(record) if dict(cell.point)["optimizer.lr"] in diverge else record
+
+    study = study_of(tune={"optimizer.lr": list(GRID)}, seeds=[0, 1, 2])
+    results = load(make_runs(tmp_path, study, change=change, **SMALL))
+    one, is_failure = results.comparisons["oelm-freeze"], diverge == GRID
+    assert (one.verdict, one.n) == ("inconclusive", 2)
+    assert list(one.outcomes[0].failed) == ([2] if is_failure else [])
+    assert list(one.outcomes[0].not_run) == ([] if is_failure else [2])
+    assert ("1 of 3 seeds of oelm-freeze failed (seed 2: diverged)" in str(one)) == is_failure
+    (said,) = [str(found.message) for found in results.checks if found.code == "INCOMPLETE"]
+    tuned = "could not be tuned, because oelm-freeze/tune/optimizer.lr=3e-05/seed-2: diverged"
+    assert said.endswith(tuned if is_failure else "not run yet")
 
 
 def test_counts_and_times_have_no_failures(tmp_path):
@@ -539,6 +599,19 @@ def test_an_interval_without_zero_beside_no_verdict_is_explained():
     assert f"by itself its 95 % interval is {low:+.4f} to {high:+.4f}; as one of 10 comparisons (Holm)" in str(one)
 
 
+def test_failures_of_one_arm_do_not_explain_another():
+    """The survivors of one arm would leave the other a larger share of the 5 %."""
+    failed = SeedOutcomes(arm="a", planned=(0, 1, 2, 3, 4), not_run=(), failed={4: verbatim("diverged")}, values={})
+    survivors = [1.0, 1.1, 0.9, 1.0]
+    failing = replace(compared(survivors), outcomes=(failed,), worst=-9.0, with_failures=from_seeds([*survivors, -9.0]))
+    found = {"failing": failing, "other": compared([0.04, 0.03, 0.12, 0.01, 0.08])}
+    judged = corrected({arm: replace(one, family=2) for arm, one in found.items()}, family=2)
+    assert {one.verdict for one in judged.values()} == {"inconclusive"}
+    assert "but not with failures counted as -9" in str(judged["failing"])
+    assert "as one of 2 comparisons (Holm) it is not certain" in str(judged["other"])
+    assert "fail" not in str(judged["other"])
+
+
 def test_every_verdict_follows_from_the_interval_that_decides():
     random = np.random.default_rng(5)
     for _ in range(300):
@@ -563,6 +636,10 @@ def test_what_the_study_did_not_ask_is_exploratory(tmp_path, mixed):
     one = results.comparisons["oelm-freeze"]
     assert one.verdict == "better"
     assert str(one).endswith("(exploratory: the hypotheses are what this study set out to test)")
+    said = "exploratory: the hypotheses are what this study set out to test."
+    assert f"These verdicts are {said}" in str(results)
+    assert f"This is {said}" in overall_verdict(results).text.en
+    assert "exploratory" not in str(mixed) + overall_verdict(mixed).text.en
     assert "探索性" in translate(one.message).zh
     assert "exploratory" not in str(results.hypotheses[0])
 

@@ -104,7 +104,6 @@ def test_every_part_by_hand():
     assert work.head == 3 * 2 * B * (M * M + M * C)  # a pooler and a classifier, on the first token alone
     learning = sum(parameter.numel() for parameter in ZOO["bert"].model().parameters())
     assert work.optimizer == OPTIMIZER_FLOPS * learning
-    assert work.optimizer_bytes == 8 * 4 * learning
     assert work.total == 3 * forward + work.attention + work.head + work.optimizer
 
 
@@ -115,7 +114,6 @@ def test_freezing_spares_the_weight_gradients_of_what_is_frozen_and_nothing_else
     assert before.pop("linear_weight_gradient") - after.pop("linear_weight_gradient") == L * 2 * 2 * B * T * M * M
     frozen = L * 2 * (M * M + M)
     assert before.pop("optimizer") - after.pop("optimizer") == OPTIMIZER_FLOPS * frozen
-    assert before.pop("optimizer_bytes") - after.pop("optimizer_bytes") == 8 * 4 * frozen
     assert before == after
 
 
@@ -158,9 +156,6 @@ def test_more_of_the_optimizer_is_spared_than_of_the_arithmetic():
     frozen = 12 * 2 * (768 * 768 + 768)
     total = sum(parameter.numel() for parameter in bert_base().parameters())
     assert found.optimizer_saving == pytest.approx(frozen / total)
-    assert found.saving_with_optimizer_traffic(0) == found.saving
-    assert found.saving < found.saving_with_optimizer_traffic() < found.saving_with_optimizer_traffic(1e9)
-    assert found.saving_with_optimizer_traffic(1e12) == pytest.approx(frozen / total, rel=1e-3)
     assert found.at_most(1) == pytest.approx(frozen / total)
     assert found.at_most(0) < found.at_most(0.1) < found.at_most(1)
 
@@ -178,7 +173,6 @@ def without_weight_gradients(work):
 def test_what_several_batches_spare_is_between_what_each_does(one, other):
     both = one + other
     assert both.total == pytest.approx(one.total + other.total)
-    assert both.optimizer_bytes == one.optimizer_bytes + other.optimizer_bytes
     low, high = sorted(without_weight_gradients(work) for work in (one, other))
     assert low - 1e-9 <= without_weight_gradients(both) <= high + 1e-9
 

@@ -231,6 +231,16 @@ def test_reports_and_claims(runs, name, capsys):
     assert name in said or CELL in said
 
 
+@pytest.mark.parametrize("name", ["study.json", "jobs.jsonl"])
+def test_one_damaged_study_hides_no_other(runs, name, capsys):
+    other = shutil.copytree(runs, runs.with_name("other"))
+    (runs / name).write_bytes(DEEP)
+    code, said = oelm(capsys, "status", runs.parent)
+    assert (code, str(runs / name) in said) == (0, True)
+    for study in (runs, other):
+        assert all(f"{study.name}/{arm}/seed-1 " in said for arm in ("baseline", "freeze-only", "oelm-freeze"))
+
+
 def test_what_is_clean_says_nothing(clean, before, capsys):
     assert "judged without" not in before.told
     assert oelm(capsys, "check", clean)[0] == 1, "a simple baseline is better"

@@ -21,7 +21,7 @@ from oelm.data.tasks import task_named
 from oelm.data.tokenize import Examples, tokenize_task, train_tokenizer
 from oelm.errors import DataError, DiskError
 from oelm.study.load import load_study
-from oelm.train.preparation import load_data
+from oelm.train.cell import load_data
 from oelm.train.progress import LineProgress
 
 

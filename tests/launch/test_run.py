@@ -176,7 +176,7 @@ def test_arms_of_a_seed_share_batches_and_all_other_weights(study, whole, tmp_pa
 def test_other_weights_are_the_same_bits_at_the_start(study):
     """Not by a hash in a record, but weight by weight, after the treatment."""
     from oelm.study.cells import resolve_cell
-    from oelm.train.preparation import build_cell_model, load_data
+    from oelm.train.cell import build_cell_model, load_data
 
     states = []
     for arm in study.arms:
@@ -596,6 +596,12 @@ def test_a_damaged_simple_baseline_is_made_again(tmp_path):
     assert path.read_bytes() == whole
     assert results.simple_baselines
     assert "simple_baseline.json" not in {out.where for out in results.excluded}
+    newer = whole.replace(b'"format": 3', b'"format": 4')
+    path.write_bytes(newer)
+    (tmp_path / "runs/tiny/baseline/seed-1/record.json").unlink()
+    oelm.run(study, out=tmp_path / "runs", seeds=[1], progress=told)
+    assert any("has format 4; this oelm reads format 3, and leaves it as it is" in line for line in told.lines)
+    assert path.read_bytes() == newer, "that of a newer oelm is not damaged"
 
 
 def test_a_plan_shows_cells_of_another_study_as_changed(study, finished, tmp_path):

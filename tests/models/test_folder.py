@@ -18,7 +18,7 @@ from oelm.heads.audit import audit_folder
 from oelm.models.build import build_model
 from oelm.models.load import load_config, load_model, meta_model
 from oelm.study.recipe import ModelConfig
-from oelm.train.preparation import load_data
+from oelm.train.cell import load_data
 from oelm.train.progress import Progress
 from tiny_study import study, write_data, write_study
 from zoo import FAMILIES

@@ -1,6 +1,12 @@
 """Evidence: what an arm reaches, or two arms differ by, over seeds and, where they were kept, over examples.
 
 Everything is on the scale on which the metric is judged: of a perplexity, its logarithm, which is the loss.
+
+Failures are evidence too, by one rule for all arms. A seed failed if it diverged (itself, or when tuned at every point
+of the grid), came to no end, failed an audit, learned nothing, is damaged or has no number. What was not run yet is no
+failure: the comparison is incomplete. No verdict rests on the seeds that survived: it must hold with every failure at
+the worst value as well. An arm that learns nothing in any seed did not fail by bad luck: that is its result, and the
+numbers that it has are taken.
 """
 
 from __future__ import annotations
@@ -15,14 +21,23 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from oelm.analysis.results import LARGEST, Results
+from oelm.analysis.checks.consistency import near_chance
+from oelm.analysis.results import LARGEST, Results, finite_number
 from oelm.analysis.stats.crossed import Crossed, crossed
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds
 from oelm.errors import CellError
+from oelm.message import Message
 from oelm.metrics import find_metric
+from oelm.runs.layout import FINISHED
 from oelm.runs.predictions import Predictions
-from oelm.runs.record import Which
-from oelm.study.cells import Cell
+from oelm.runs.record import Record, Which
+from oelm.runs.simple_baseline import find_simple_baseline
+from oelm.study.cells import Cell, grid_points, trials_of, tuning_seeds
+
+_LEVEL = 0.95
+_NO_LEARNING = 0.98  # of ln C
+_LITTLE = 0.1  # of the way from the commonest class to all correct
+_ONE_CLASS = 0.99  # of the predictions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +73,14 @@ def arm_mean(
         interval=Interval(low=level(interval.low), high=level(interval.high), level=interval.level),
         estimate=estimate,
     )
+
+
+def difference_estimate(results: Results, arm: str, against: str, metric: str, seeds: Collection[int]) -> Estimate:
+    """Of two arms over these seeds, on the scale on which the metric is judged."""
+    one, other = (judged_values(results, name, metric) for name in (arm, against))
+    examples = by_example(results, (arm, against), metric, "final", seeds, operator.sub)
+    over_seeds = from_seeds([one[seed] - other[seed] for seed in seeds])
+    return with_examples(over_seeds, crossed(*examples) if examples is not None else None)
 
 
 def ratio_estimate(results: Results, arm: str, against: str, metric: str, ratios: Mapping[int, float]) -> Estimate:
@@ -127,3 +150,164 @@ def kept_predictions(results: Results, arm: str, seed: int, model: Which) -> Pre
         return results.predictions(Cell(arm=arm, seed=seed), model=model)
     except CellError:  # said by the checks
         return None
+
+
+# -- failures -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedOutcomes:
+    """How the planned seeds of an arm ended."""
+
+    arm: str
+    planned: tuple[int, ...]
+    not_run: tuple[int, ...]
+    failed: Mapping[int, Message]
+    """By seed, how."""
+    values: Mapping[int, float]
+    """By seed, of those that did not fail; on the scale on which the metric is judged."""
+
+    @property
+    def num_ran(self) -> int:
+        return len(self.planned) - len(self.not_run)
+
+    @property
+    def rate_at_most(self) -> float:
+        """The failure rate that these seeds do not exclude: 95 %, one-sided (Clopper and Pearson)."""
+        from scipy.special import betaincinv
+
+        n, k = self.num_ran, len(self.failed)
+        return 1.0 if k >= n else float(betaincinv(k + 1, n - k, _LEVEL))
+
+    def counted(self, worst: float) -> dict[int, float]:
+        """With failures at the worst value."""
+        return {**self.values, **dict.fromkeys(self.failed, worst)}
+
+
+def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "final") -> SeedOutcomes:
+    """Failures are of quality. All else is taken where it was measured; of counts, from the first on."""
+    values, kind = judged_values(results, arm, metric, model=model), find_metric(metric).kind
+    if kind == "count":
+        return SeedOutcomes(arm=arm, planned=tuple(values), not_run=(), failed={}, values=values)
+    if kind == "tuning":
+        return _tuning_outcomes(results, arm, metric, values)
+    failed: dict[int, Message] = {}
+    not_run = []
+    for seed in results.planned.seeds:
+        cell = Cell(arm=arm, seed=seed)
+        record = results.records.get(cell)
+        if record is None and str(cell) in results.damaged:
+            failed[seed] = Message("failure-damaged")
+        elif record is None and diverged_everywhere(results, cell):
+            failed[seed] = Message("status-diverged")
+        elif record is None or record.status not in (*FINISHED, "failed"):
+            not_run.append(seed)
+        elif record.status != "done":
+            failed[seed] = Message(f"status-{record.status}")
+        elif seed not in values:
+            failed[seed] = Message("failure-no-number", metric=metric)
+    if kind not in ("predictions", "loss"):
+        return SeedOutcomes(arm=arm, planned=results.planned.seeds, not_run=tuple(not_run), failed={}, values=values)
+    collapsed = {cell.seed for cell in results.collapsed if cell.arm == arm and cell.seed in values}
+    if collapsed != set(results.planned.seeds):
+        failed |= dict.fromkeys(sorted(collapsed), Message("failure-collapsed"))
+    return SeedOutcomes(
+        arm=arm,
+        planned=results.planned.seeds,
+        not_run=tuple(not_run),
+        failed=dict(sorted(failed.items())),
+        values={seed: value for seed, value in values.items() if seed not in failed},
+    )
+
+
+def diverged_everywhere(results: Results, cell: Cell) -> bool:
+    """Whether no point of its grid can be chosen, so that it will never be run."""
+    points = trials_of(results.planned, cell).values()
+    diverged = {trial for trial, record in results.tuning.items() if record.status == "diverged"}
+    return bool(points) and all(not diverged.isdisjoint(trials) for trials in points)
+
+
+def _tuning_outcomes(results: Results, arm: str, metric: str, values: Mapping[int, float]) -> SeedOutcomes:
+    """Of trials. That some diverge is part of what is measured; a seed failed if there is nothing to measure."""
+    planned, there = tuning_seeds(results.planned), results.tuning
+    missing = [seed for seed in planned if seed not in values]
+    trials = {
+        seed: [Cell(arm=arm, seed=seed, point=point) for point in grid_points(results.planned)] for seed in missing
+    }
+    not_run = [
+        seed for seed in missing if any(one not in there and str(one) not in results.damaged for one in trials[seed])
+    ]
+    why = Message("failure-no-number", metric=metric)
+    return SeedOutcomes(
+        arm=arm,
+        planned=planned,
+        not_run=tuple(not_run),
+        failed={seed: why for seed in missing if seed not in not_run},
+        values=values,
+    )
+
+
+def worst_value(results: Results, metric: str) -> float:
+    """What a failure counts as: the worst there can be, so that nothing hangs on what a failed run is worth.
+
+    Of shares that is 0 (of Matthews' correlation, -1). A loss has no worst value: the largest that was seen at a first
+    step, before anything was learned, or at an end. Not a number where neither is known, as of a metric of one's own
+    or of an LR sensitivity: then nothing is decided.
+    """
+    known, everything = find_metric(metric), results.whole or results
+    if known.kind == "tuning":
+        return math.nan
+    if known.kind == "predictions":
+        bound = known.low if known.direction == "higher" else known.high
+        return bound if math.isfinite(bound) else math.nan
+    logs = (everything.steps(cell).loss for cell in everything.records)
+    first = [loss for losses in logs if (loss := finite_number(next(iter(losses), None))) is not None]
+    if not first:
+        return math.nan
+    ends = (value for arm in everything.arms for value in judged_values(everything, arm, metric).values())
+    return max([*first, *ends])  # a perplexity is judged as the loss
+
+
+def find_collapsed(results: Results) -> dict[Cell, Message]:
+    """Cells of any arm that learned nothing, and how that shows. Verdicts count them as failures."""
+    found = {}
+    for cell, record in results.records.items():
+        if record.status != "done" or finite_number(record.value(results.study.compare.metric)) is None:
+            continue
+        kept = kept_predictions(results, cell.arm, cell.seed, "final")
+        reason = _collapse(record, kept) if kept is not None else _at_majority(record, results)
+        if reason is not None:
+            found[cell] = reason
+    return dict(sorted(found.items(), key=lambda item: item[0].seed))
+
+
+def _at_majority(record: Record, results: Results) -> Message | None:
+    """Of a cell without predictions, by what the simple baseline knows of the classes."""
+    simple = find_simple_baseline(record.data, results.simple_baselines)
+    accuracy = finite_number(record.value("accuracy"))
+    split = record.first_split or ""
+    share = simple.majority.get(split) if simple is not None else None
+    if accuracy is None or share is None or record.num_test_examples < 1:
+        return None
+    near = near_chance(share, examples=record.num_test_examples)
+    return Message("collapsed-majority", accuracy=accuracy, share=share) if accuracy <= near else None
+
+
+def _collapse(record: Record, kept: Predictions) -> Message | None:
+    """How a classifier shows that it has learned nothing; None if it has learned something."""
+    if kept.label is None or kept.prediction is None or not len(kept.label):
+        return None
+    examples = len(kept.label)
+    counts = np.bincount(kept.label)
+    share = counts.max() / examples
+    accuracy = float((kept.label == kept.prediction).mean())
+    if accuracy <= near_chance(float(share), examples=examples):
+        return Message("collapsed-majority", accuracy=accuracy, share=float(share))
+    chance = math.log(max(2, len(counts)))
+    loss = record.value("loss")
+    if loss is not None and loss >= _NO_LEARNING * chance and accuracy < share + _LITTLE * (1 - share):
+        return Message("collapsed-loss", loss=loss, chance=chance)
+    same = np.bincount(kept.prediction).max() / examples
+    if same >= _ONE_CLASS and share < 0.95:
+        return Message("collapsed-class", same=float(same))
+    return None

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 
 from oelm.analysis.design import Design, Side, hypothesis_pairs, is_pretrained, model_width, settings_of
-from oelm.analysis.evidence import judged_values
+from oelm.analysis.evidence import seed_outcomes
 from oelm.analysis.results import Results, finite_number
 from oelm.runs.provenance import Provenance
 from oelm.runs.record import Launch, Record
@@ -31,7 +31,7 @@ def observed_design(results: Results) -> Design:
             grid=_grid(trials) if study.tune is not None else None,
             tuned=results.tuned(name),
             trials=_trials(trials, is_nested(study)) if study.tune is not None else 1,
-            seeds=tuple(results.values(name, study.compare.metric)),
+            seeds=tuple(seed_outcomes(results, name, study.compare.metric).values),
             head_norm=_mean_norm(first),
             logit_spread=_mean_spread(first),
         )
@@ -138,13 +138,13 @@ def _same_split(results: Results) -> str | None:
 
 
 def _spreads(results: Results) -> dict[str, float]:
-    """By arm: standard deviation of the differences to the baseline seed by seed."""
+    """By arm: standard deviation of the differences to the baseline seed by seed, of seeds that did not fail."""
     metric, against = results.study.compare.metric, results.study.compare.baseline
-    base = judged_values(results, against, metric)
+    values = {arm: seed_outcomes(results, arm, metric).values for arm in (*results.arms, against)}
     found = {}
     for arm in results.arms:
-        values = judged_values(results, arm, metric) if arm != against else {}
-        differences = [values[seed] - base[seed] for seed in values if seed in base]
+        shared = [seed for seed in values[arm] if seed in values[against] and arm != against]
+        differences = [values[arm][seed] - values[against][seed] for seed in shared]
         if len(differences) > 1 and statistics.stdev(differences) > 0:
             found[arm] = statistics.stdev(differences)
     return found

@@ -17,7 +17,7 @@ from oelm.message import Message, verbatim
 from oelm.metrics import MEASURED, find_metric
 from oelm.runs.bench import Bench, read_bench
 from oelm.runs.cell_start import read_cell
-from oelm.runs.files import FileDigest, read_unchanged
+from oelm.runs.files import FileDigest
 from oelm.runs.layout import (
     BENCH,
     CELL,
@@ -33,7 +33,7 @@ from oelm.runs.record import LrTrace, Record, Which, read_record
 from oelm.runs.simple_baseline import SimpleBaseline, read_simple_baselines
 from oelm.runs.status import read_state
 from oelm.runs.steps import Steps, read_steps
-from oelm.study.cells import Cell, compared_cells, flatten, restrict_study, tuning_cells
+from oelm.study.cells import Cell, compared_cells, flatten, is_nested, restrict_study, tuning_cells
 from oelm.study.load import load_study
 from oelm.study.study import Arm, Study, Value
 
@@ -94,6 +94,14 @@ class RecentlyRead(Generic[_K, _V]):
         return value
 
 
+@dataclass(frozen=True, kw_only=True)
+class FilesRead:
+    """Of cells, beside their records. All are read once, to see whether they are whole, and most are kept."""
+
+    steps: RecentlyRead[Cell, Steps] = field(default_factory=RecentlyRead)
+    predictions: RecentlyRead[tuple[Cell, Which], Predictions | None] = field(default_factory=RecentlyRead)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Results:
     """What the cells of a study left behind, arm by arm and seed by seed."""
@@ -108,8 +116,8 @@ class Results:
     """Step times that were measured in turns, if they were."""
     simple_baselines: tuple[SimpleBaseline, ...] = ()
     """What models without attention reach on the same rows."""
-    steps_read: RecentlyRead[Cell, Steps] = field(default_factory=RecentlyRead, compare=False)
-    """Logs of steps that were read last."""
+    files_read: FilesRead = field(default_factory=FilesRead, compare=False)
+    """Logs and predictions that were read last."""
     whole: Results | None = field(default=None, compare=False)
     """Of a part of the results: all of them."""
 
@@ -137,6 +145,10 @@ class Results:
 
     def values(self, arm: str, metric: str, *, model: Which = "final") -> dict[int, float]:
         """A measurement of an arm by seed; cells without it, or with no number there, are not among them."""
+        if metric == "lr_sensitivity":
+            from oelm.analysis.lr_sensitivity import lr_sensitivities
+
+            return lr_sensitivities(self, arm)
         found = {seed: self._value(record, metric, model) for seed, record in self._by_arm.get(arm, {}).items()}
         return {seed: value for seed, value in found.items() if value is not None}
 
@@ -176,15 +188,12 @@ class Results:
         def read() -> Predictions | None:
             return read_predictions(self.folder / cell.folder, self._digest(cell, PREDICTIONS), model=model)
 
-        return self._predictions.get((cell, model), read)
-
-    @cached_property
-    def _predictions(self) -> RecentlyRead[tuple[Cell, Which], Predictions | None]:
-        return RecentlyRead()
+        return self.files_read.predictions.get((cell, model), read)
 
     def steps(self, cell: Cell) -> Steps:
         """The log of a cell's training; an empty one if it is damaged."""
-        return self.steps_read.get(cell, lambda: read_steps(self.folder / cell.folder, self._digest(cell, STEPS)))
+        digest = self._digest(cell, STEPS)
+        return self.files_read.steps.get(cell, lambda: read_steps(self.folder / cell.folder, digest))
 
     def _digest(self, cell: Cell, name: str) -> FileDigest | None:
         """Of a file of a cell, unless that is damaged, or the cell has no record."""
@@ -194,7 +203,7 @@ class Results:
     @cached_property
     def collapsed(self) -> dict[Cell, Message]:
         """Cells that learned nothing, and how that shows."""
-        from oelm.analysis.checks.runs import find_collapsed
+        from oelm.analysis.evidence import find_collapsed
 
         return find_collapsed(self)
 
@@ -208,10 +217,11 @@ class Results:
         if not self.damaged:
             return ()
         kind = find_metric(metric).kind
+        trials = tuning_cells(self.study) if kind == "tuning" else compared_cells(self.study)
         is_quality = kind in ("predictions", "loss")
         shared = (SIMPLE_BASELINE,) if is_quality else (BENCH,) if kind == "time" else ()
-        files = (PREDICTIONS,) if is_quality else (STEPS,) if kind == "time" else ()
-        cells = [str(cell) for cell in compared_cells(self.study) if cell.arm in arms]
+        files = (PREDICTIONS,) if is_quality else (STEPS,) if kind in ("time", "tuning") else ()
+        cells = [str(cell) for cell in trials if cell.arm in arms]
         names = (*shared, *(name for cell in cells for name in (cell, *(f"{cell}/{file}" for file in files))))
         return tuple(name for name in names if name in self.damaged)
 
@@ -290,6 +300,13 @@ class Results:
                 where=str(self.folder),
                 hint=f"one of {', '.join(known)}",
             )
+        if metric == "lr_sensitivity" and not self.study.tunes_lr:
+            raise StudyError(
+                "there is no LR sensitivity",
+                where=str(self.folder),
+                why="the study did not tune the learning rate",
+                hint="tune: {optimizer.lr: [...]} in the study",
+            )
         if arm == against:
             raise StudyError(f"'{arm}' is compared with itself", hint=f"another of {', '.join(self.arms)}")
         if (against, model) == (self.study.compare.baseline, "final"):
@@ -306,6 +323,7 @@ class Results:
         return pd.DataFrame(list(self._rows()))
 
     def _rows(self) -> Iterator[dict[str, Value]]:
+        sensitivity = {arm: self.values(arm, "lr_sensitivity") for arm in self.arms if is_nested(self.study)}
         for cell, record in self.records.items():
             row: dict[str, Value] = {"arm": cell.arm, "seed": cell.seed, "status": record.status}
             row |= record.scores("final")
@@ -315,6 +333,8 @@ class Results:
             row["lr"] = record.spec.recipe.optimizer.lr
             for metric in ("step_seconds", "training_seconds", "peak_memory"):
                 row[metric] = self._value(record, metric, "final")
+            if self.study.tunes_lr:
+                row["lr_sensitivity"] = sensitivity.get(cell.arm, {}).get(cell.seed)
             yield row
 
     def restricted(self, *, arms: list[str] | None = None, seeds: list[int] | None = None) -> Results:
@@ -388,9 +408,9 @@ def read_results(folder: Path) -> Results:
     for cell in [cell for cell, record in found.items() if record.spec.study != study.name]:
         name = found.pop(cell).spec.study
         excluded.append(Excluded(where=str(cell), why=Message("excluded-study", name=name)))
-    steps_read: RecentlyRead[Cell, Steps] = RecentlyRead()
+    files_read = FilesRead()
     for cell, record in found.items():
-        excluded += _damaged_files(folder, cell, record, steps_read)
+        excluded += _damaged_files(folder, cell, record, files_read)
     bench = _bench_in(folder, study, excluded)
     simple: tuple[SimpleBaseline, ...] = ()
     try:
@@ -405,24 +425,22 @@ def read_results(folder: Path) -> Results:
         excluded=AllExcluded(excluded),
         bench=bench,
         simple_baselines=simple,
-        steps_read=steps_read,
+        files_read=files_read,
     )
 
 
-def _damaged_files(
-    folder: Path, cell: Cell, record: Record, steps_read: RecentlyRead[Cell, Steps]
-) -> Iterator[Excluded]:
+def _damaged_files(folder: Path, cell: Cell, record: Record, files_read: FilesRead) -> Iterator[Excluded]:
     """Files of a cell that are not what its record says."""
     for name in (STEPS, PREDICTIONS) if cell.point is None else (STEPS,):  # a trial sees no test split
         place, digest = folder / cell.folder, record.files.get(name)
         try:
             if digest is None and record.status == "done":
                 raise CellError(f"{name} is missing", why="its record does not name one")
+            # Not by its digest alone: whether a file holds what it should does not follow from that.
             if name == STEPS:
-                # All of it: whether it is whole does not follow from its digest.
-                steps_read.get(cell, partial(read_steps, place, digest))
-            elif digest is not None:
-                read_unchanged(place / name, digest)
+                files_read.steps.get(cell, partial(read_steps, place, digest))
+            else:
+                files_read.predictions.get((cell, "final"), partial(read_predictions, place, digest))
         except OelmError as error:
             yield _damaged(f"{cell}/{name}", error, folder)
 

@@ -6,7 +6,7 @@ import math
 import statistics
 
 from oelm.analysis.checks.registry import format_issues
-from oelm.analysis.failures import SeedOutcomes
+from oelm.analysis.evidence import SeedOutcomes
 from oelm.analysis.hypotheses import JudgedHypothesis
 from oelm.analysis.observed_design import merge_seeds
 from oelm.analysis.results import Results
@@ -79,7 +79,8 @@ def _verdicts(results: Results) -> list[str]:
     found = results.comparisons.values()
     odd = [one for one in found if one.verdict == "inconclusive" and one.n > 1 and not one.interval.contains(0)]
     odd += [one for one in found if one not in odd and any(outcome.failed for outcome in one.outcomes)]
-    return [str(one) for one in odd]
+    why = dict.fromkeys(one.exploratory for one in found if one.exploratory is not None)
+    return [*(str(one) for one in odd), *(f"These verdicts are exploratory: {reason}." for reason in why)]
 
 
 def _checks(results: Results) -> list[str]:
@@ -97,6 +98,10 @@ def _remarks(results: Results) -> list[str]:
         if tuned:
             named = ", ".join(f"{path} = {merge_seeds(values)}" for path, values in tuned.items())
             lines.append(f"{arm}: tuned to {named}")
+            sensitivity = results.mean(arm, "lr_sensitivity")
+            if sensitivity is not None:
+                shown = format_interval(sensitivity.interval.low, sensitivity.interval.high)
+                lines.append(f"{arm}: LR sensitivity {sensitivity.mean:.4f} {shown}")
         if overrides:
             lines.append(f"{arm}:{format_overrides(overrides)}")
     if len(results.arms) > 1 and not any(issue.code == "UNPAIRED" for issue in results.checks):
@@ -127,6 +132,7 @@ def results_as_dict(results: Results) -> dict[str, object]:
             "best": results.values(arm, metric, model="best"),
             "mean": found.mean if found is not None else None,
             "interval": _as_list(found.interval) if found is not None else None,
+            "lr_sensitivity": results.values(arm, "lr_sensitivity"),
             "differences": {seed: one.shown(d) for seed, d in one.differences.items()} if one is not None else {},
             "comparison": comparison_as_dict(one) if one is not None else None,
         }

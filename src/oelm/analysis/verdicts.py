@@ -4,7 +4,7 @@ The rules, all at 5 %: `equivalent` if two one-sided tests put the difference in
 interest; else `better` or `worse` if a paired test finds a difference; else `inconclusive`. Where a check blocks the
 comparison, it is `invalid`, whatever the numbers. The arms of a study are one family of tests, corrected by Holm's
 method, however many of them are looked at. A verdict is given at the planned number of seeds, and must hold with the
-seeds that failed at their worst value (`failures`).
+seeds that failed at their worst value (`evidence`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,21 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, overload
 
 from oelm.analysis.checks.design import check_results
 from oelm.analysis.checks.registry import Issue
-from oelm.analysis.evidence import by_example, kept_predictions, same_examples, with_examples
-from oelm.analysis.failures import SeedOutcomes, seed_outcomes, worst_value
+from oelm.analysis.evidence import (
+    SeedOutcomes,
+    by_example,
+    kept_predictions,
+    same_examples,
+    seed_outcomes,
+    with_examples,
+    worst_value,
+)
 from oelm.analysis.results import Results
 from oelm.analysis.stats.crossed import Crossed, McNemar, crossed, example_bootstrap, mcnemar
 from oelm.analysis.stats.estimate import Estimate, Interval, VarianceSource, bca_interval, from_seeds, holm
@@ -33,6 +41,11 @@ NOTHING = Estimate(mean=math.nan, seeds=VarianceSource(se=math.inf, df=0))
 # What can be wrong with a count, with memory, with a time. Quality is another matter, and these are none of its.
 _COUNT_CHECKS = ("AUDIT-FAILED", "COUNT-MISSES-BUFFERS", "BASELINE-TREATED")
 _MEMORY_CHECKS = ("AUDIT-FAILED", "SETTING-DIFFERS")
+# Nor need a baseline be a good one for its LR sensitivity to be known.
+_TUNING_CHECKS = (
+    *("AUDIT-FAILED", "SETTING-DIFFERS", "UNPAIRED", "TUNING-UNEQUAL", "INERT-SCHEDULE"),
+    *("BASELINE-TREATED", "SCALE-CONFOUND", "PRETRAINED-ERASED", "MANY-FACTORS"),
+)
 TIME_CHECKS = (*_MEMORY_CHECKS, "FIXED-ORDER", "SPEEDUP-ABOVE-CEILING", "TIME-ARITHMETIC", "PADDING-TIMED")
 
 
@@ -57,14 +70,8 @@ class Comparison:
     """The one that the verdict follows from: at the level that Holm's correction leaves this test."""
     over_seeds: Interval
     """95 %, by t over the seeds alone: for these very examples."""
-    bootstrap: Interval | None
-    """95 %, BCa over the seeds; undefined for very few."""
     examples: Crossed | None
     """Both sources of variation, where examples were kept."""
-    over_examples: Interval | None
-    """95 %, by bootstrap over the examples alone: for these very seeds."""
-    mcnemar: dict[int, McNemar]
-    """By seed, for accuracies."""
     margin: float | None
     """The smallest effect of interest."""
     family: int
@@ -93,6 +100,32 @@ class Comparison:
     verdict: Verdict
     message: Message
     """The verdict with its numbers; printed, it is a sentence."""
+    results: Results | None = field(default=None, compare=False)
+    """Those that are compared."""
+    model: Which = "final"
+
+    # Shown beside a verdict, and no part of it: whoever does not show them need not wait for them.
+
+    @cached_property
+    def bootstrap(self) -> Interval | None:
+        """95 %, BCa over the seeds; undefined for very few."""
+        return bca_interval(list(self.differences.values()), level=1 - ALPHA) if self.differences else None
+
+    @cached_property
+    def over_examples(self) -> Interval | None:
+        """95 %, by bootstrap over the examples alone: for these very seeds."""
+        if self.results is None:
+            return None
+        arms = (self.arm, self.against)
+        examples = by_example(self.results, arms, self.metric, self.model, self.differences, operator.sub)
+        return example_bootstrap(*examples, level=1 - ALPHA) if examples is not None else None
+
+    @cached_property
+    def mcnemar(self) -> dict[int, McNemar]:
+        """By seed, for accuracies."""
+        if self.results is None or self.metric != "accuracy":
+            return {}
+        return _mcnemar(self.results, self.arm, self.against, self.model, self.differences)
 
     @property
     def n(self) -> int:
@@ -194,9 +227,13 @@ def _same_question(metric: str, other: str) -> bool:
 
 
 def _holm(found: Mapping[str, Comparison], p_of: Callable[[Comparison], float], family: int) -> dict[str, float]:
-    """Corrected p values. What cannot find anything still counts."""
+    """Corrected p values. What cannot find anything still counts, and leaves the others no more than if it were not."""
     blank = {f"({number})": 1.0 for number in range(family - len(found))}  # no arm has such a name
-    return holm({arm: 1.0 if _is_blocked(one) else p_of(one) for arm, one in found.items()} | blank)
+    return holm({arm: p_of(one) if _is_tested(one) else 1.0 for arm, one in found.items()} | blank)
+
+
+def _is_tested(one: Comparison) -> bool:
+    return not _is_blocked(one) and (one.exact or _why_not_tested(one) is None)
 
 
 def _p_survivors_differ(one: Comparison) -> float:
@@ -259,10 +296,7 @@ def compare_arms(
         interval=estimate.interval(1 - ALPHA),
         deciding=estimate.interval(1 - ALPHA / family),
         over_seeds=over_seeds.interval(1 - ALPHA),
-        bootstrap=bca_interval(list(differences.values()), level=1 - ALPHA) if differences else None,
         examples=both,
-        over_examples=example_bootstrap(*examples, level=1 - ALPHA) if examples is not None else None,
-        mcnemar=_mcnemar(results, arm, against, model, differences) if metric == "accuracy" else {},
         margin=margin,
         family=family,
         p_differs=1.0,
@@ -277,6 +311,8 @@ def compare_arms(
         lacks=results.lacking((arm, against), metric),
         verdict="inconclusive",
         message=Message("verdict-none"),
+        results=results,
+        model=model,
     )
 
 
@@ -301,6 +337,8 @@ def issues_of(results: Results, arm: str, against: str, metric: str) -> tuple[Is
         return tuple(one for one in about if one.code in _COUNT_CHECKS)
     if kind == "memory":
         return tuple(_blocking(one) for one in about if one.code in _MEMORY_CHECKS)
+    if kind == "tuning":
+        return tuple(one for one in about if one.code in _TUNING_CHECKS)
     if kind == "time":
         return tuple(_blocking(one) for one in about if one.code in TIME_CHECKS)
     return tuple(about)
@@ -433,28 +471,31 @@ def _verdict(one: Comparison) -> tuple[Verdict, MessageValue]:
         return "invalid", tuple(dict.fromkeys(found.code for found in one.issues if found.severity == "invalid"))
     if one.exact:
         return ("equivalent" if one.estimate.mean == 0 else _direction(one)), None
-    planned = len(one.outcomes[0].planned) if one.outcomes else 0
-    not_run = {seed for outcome in one.outcomes for seed in outcome.not_run}
-    if not_run:
-        return "inconclusive", Message("why-incomplete", n=planned - len(not_run), number=planned)
-    if one.n < 2:
-        return "inconclusive", Message("why-one-seed", n=one.n)
-    if one.estimate.no_variation:
-        return "inconclusive", Message("why-no-variation")
+    untested = _why_not_tested(one)
+    if untested is not None:
+        return "inconclusive", untested
     verdict = _by_tests(one, one.p_differs, one.p_equivalent)
     return (verdict, None) if verdict != "inconclusive" else (verdict, _why_open(one))
 
 
+def _why_not_tested(one: Comparison) -> Message | None:
+    planned = len(one.outcomes[0].planned) if one.outcomes else 0
+    not_run = {seed for outcome in one.outcomes for seed in outcome.not_run}
+    if not_run:
+        return Message("why-incomplete", n=planned - len(not_run), number=planned)
+    if one.n < 2:
+        return Message("why-one-seed", n=one.n)
+    return Message("why-no-variation") if one.estimate.no_variation else None
+
+
 def _by_tests(one: Comparison, p_differs: float, p_equivalent: float | None) -> Verdict:
-    if one.n < 2 or one.estimate.no_variation:
-        return "inconclusive"
     if p_equivalent is not None and p_equivalent < ALPHA:
         return "equivalent"
     return _direction(one) if p_differs < ALPHA else "inconclusive"
 
 
 def _why_open(one: Comparison) -> Message:
-    if one.survivors != "inconclusive":
+    if one.worst is not None and one.survivors != "inconclusive":
         return Message("why-failures", n=one.n, alone=Message(f"verdict-word-{one.survivors}"), worst=one.worst_shown)
     if not one.interval.contains(0):
         low, high = one.shown(one.interval.low), one.shown(one.interval.high)

@@ -34,12 +34,6 @@ from oelm.treatment import Treatment
 OPTIMIZER_FLOPS = 16
 """For every weight that learns: AdamW's decay 1, first moment 3, second moment 4, denominator 3, step 3; 2 for the
 length of the gradient."""
-OPTIMIZER_VISITS = 8
-"""Numbers read or written for every weight that learns: weight and two moments both ways, the gradient once for its
-length and once for the step."""
-FLOPS_PER_BYTE = 10.0
-"""What a machine computes in float32 while it moves one byte: about this for a few CPU cores and for GPUs alike.
-With tensor cores it is ten times as much; where times are measured, `Ceiling.at_most` needs no such guess."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +49,6 @@ class Work:
     head: float = 0.0
     """Linear maps outside the layers, forward and backward: output head, pooler."""
     optimizer: float = 0.0
-    optimizer_bytes: float = 0.0
-    """What the optimizer moves through memory; no operations, and in no sum of them."""
 
     @property
     def linear(self) -> float:
@@ -94,11 +86,6 @@ class Ceiling:
     def optimizer_saving(self) -> float:
         """The share of weights that the optimizer need not visit."""
         return _spared(self.baseline.optimizer, self.treated.optimizer)
-
-    def saving_with_optimizer_traffic(self, flops_per_byte: float = FLOPS_PER_BYTE) -> float:
-        """`saving`, with an allowance for the memory that the optimizer moves: by far the more of its cost."""
-        before, after = (work.total + flops_per_byte * work.optimizer_bytes for work in (self.baseline, self.treated))
-        return _spared(before, after)
 
     def at_most(self, optimizer_share: float) -> float:
         """What a clock should not exceed, if the optimizer takes this share of the baseline's measured step.
@@ -138,12 +125,8 @@ def _work(meta_model: nn.Module, batch: int, length: int) -> Work:
     tally = _Tally(meta_model, batch=batch)
     with tally.watching():
         _step(meta_model, batch, length, turned=tally.turn)
-    learning = [parameter for parameter in meta_model.parameters() if parameter.requires_grad]
-    return Work(
-        **tally.work,
-        optimizer=OPTIMIZER_FLOPS * sum(parameter.numel() for parameter in learning),
-        optimizer_bytes=OPTIMIZER_VISITS * sum(parameter.nbytes for parameter in learning),
-    )
+    learning = sum(parameter.numel() for parameter in meta_model.parameters() if parameter.requires_grad)
+    return Work(**tally.work, optimizer=OPTIMIZER_FLOPS * learning)
 
 
 def counted(model: nn.Module, *, batch: int, length: int) -> int:

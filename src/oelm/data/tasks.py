@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from oelm.errors import DataError, did_you_mean
-from oelm.metrics import Classes, find_metric, metric_names, registered_metrics
+from oelm.metrics import metric_names, registered_metrics
 
 TaskKind = Literal["classification", "language-modeling"]
 
@@ -258,9 +258,3 @@ def task_named(name: str) -> Task:
     if name in TASKS:
         return TASKS[name]
     raise DataError(f"unknown task '{name}'{did_you_mean(name, TASKS)}", hint=f"one of {', '.join(TASKS)}")
-
-
-def class_metrics(labels: Classes, predicted: Classes, task: Task) -> dict[str, float]:
-    """All metrics of a classification task that are computed from predictions."""
-    computed = {name: find_metric(name).compute for name in task.metrics}
-    return {name: compute(labels, predicted, len(task.labels)) for name, compute in computed.items() if compute}

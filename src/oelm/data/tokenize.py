@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from oelm.data.cache import MessageCallback, cache_key, cached_dir
 from oelm.data.chunking import TextChunker
-from oelm.data.division import Division
 from oelm.data.documents import END_OF_TEXT
 from oelm.data.sources import Source
-from oelm.data.splits import SplitReader
+from oelm.data.splits import Division, SplitReader
 from oelm.data.tasks import Task
 from oelm.errors import DataError
 from oelm.facts import Overlap, TaskFacts

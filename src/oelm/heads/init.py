@@ -16,11 +16,6 @@ def gaussian_rows(num_rows: int, width: int, *, generator: torch.Generator) -> T
     return torch.randn(num_rows, width, generator=generator, dtype=torch.float64, device="cpu")
 
 
-def orthonormal_rows(num_rows: int, width: int, *, generator: torch.Generator) -> Tensor:
-    """A `(num_rows, width)` block with orthonormal rows, uniform among all such blocks."""
-    return orthonormalize_rows(gaussian_rows(num_rows, width, generator=generator)[None])[0]
-
-
 def orthonormalize_rows(blocks_BDM: Tensor) -> Tensor:
     """QR of each block's transpose, with the signs of R's diagonal made positive: same row space, orthonormal rows.
 

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from oelm.analysis.tuning import read_best_point
 from oelm.errors import OelmError, StudyError, require
 from oelm.format import format_columns, format_duration
 from oelm.runs.layout import FINISHED, RUNS, Status
 from oelm.runs.status import read_state, read_status
-from oelm.runs.tuning import read_best_point
 from oelm.study.cells import Cell, compared_cells, differences, is_nested, resolve_cell, tuning_cells
 from oelm.study.study import Study, format_overrides
 from oelm.train.progress import Progress
@@ -136,8 +136,7 @@ def _status(study: Study, cell: Cell, folder: Path) -> Status | Literal["changed
 def _measure(study: Study, folder: Path, progress: Progress) -> CostEstimate:
     require("lab", needed_by="it")
     from oelm.heads.count import freezing_savings
-    from oelm.train.cell import build_loop
-    from oelm.train.preparation import build_cell_model
+    from oelm.train.cell import build_cell_model, build_loop
     from oelm.train.signals import StopRequest
 
     arm = study.compare.baseline

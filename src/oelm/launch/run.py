@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oelm.analysis.tuning import best_point
 from oelm.errors import DataError, FolderError, LaunchError, OelmError, StudyError, require
 from oelm.launch.backends.base import RemoteBackend
 from oelm.launch.backends.cluster import Cluster
@@ -17,7 +18,6 @@ from oelm.message import verbatim
 from oelm.runs.jobs import Job, append_job
 from oelm.runs.layout import RUNS, SIMPLE_BASELINE, STUDY
 from oelm.runs.record import Record, read_record
-from oelm.runs.tuning import best_point
 from oelm.study.cells import Cell, CellSpec, Point, resolve_cell, tuning_cells
 from oelm.study.study import Study
 from oelm.train.progress import Progress
@@ -183,18 +183,23 @@ def _restrict(results: Results, study_run: StudyRun) -> Results:
 
 def _train_simple_baselines(results: Results, tuned: Mapping[Cell, Point | None], progress: Progress) -> bool:
     """What a model without attention reaches on the same rows, where it is not known yet; whether there is more now."""
-    from oelm.runs.simple_baseline import find_simple_baseline
+    from oelm.runs.files import NewerFormat
+    from oelm.runs.simple_baseline import find_simple_baseline, read_simple_baselines
 
     known = list(results.simple_baselines)
-    for out in results.excluded:
-        if out.where == SIMPLE_BASELINE:
-            progress.on_message(f"{out.why}; it is made again")
-            with suppress(OSError):  # what is in its place and no file is in the way, and that is said below
-                (results.folder / SIMPLE_BASELINE).unlink()
+    try:
+        read_simple_baselines(results.folder)
+    except NewerFormat as error:
+        progress.on_message(f"{str(error).splitlines()[0]}, and leaves it as it is")
+        return False
+    except OelmError as error:
+        progress.on_message(f"{' '.join(str(error).split())}; it is made again")
+        with suppress(OSError):  # what is in its place and no file is in the way, and that is said below
+            (results.folder / SIMPLE_BASELINE).unlink()
     for cell, record in results.records.items():
         if record.status != "done" or find_simple_baseline(record.data, known) is not None:
             continue
-        from oelm.train.preparation import load_data, open_splits
+        from oelm.train.cell import load_data, open_splits
         from oelm.train.simple_baseline import save_simple_baseline
 
         progress.on_prepare("training a model of word counts to compare with", 0, 0)

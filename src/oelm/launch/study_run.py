@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oelm.analysis.tuning import read_best_point, trial_cost
 from oelm.errors import CellError, StudyError, did_you_mean
 from oelm.runs.files import write_text, writing
 from oelm.runs.jobs import Job
@@ -16,7 +17,6 @@ from oelm.runs.layout import FINISHED, RUNS, STUDY
 from oelm.runs.lease import STOP, holder_of
 from oelm.runs.record import Record, read_record
 from oelm.runs.status import read_state
-from oelm.runs.tuning import read_best_point, trial_cost
 from oelm.study.cells import Cell, compared_cells, is_nested, resolve_cell, trials_of, tuning_cells, tuning_seeds
 from oelm.study.study import Study
 from oelm.train.progress import Progress

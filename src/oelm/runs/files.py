@@ -28,6 +28,10 @@ _LARGEST = 2**28  # bytes; nothing of ours that is read at once comes near
 _SEAL = re.compile(rb'\{\s*"format": (\d{1,9}),\s*"sha256": "([0-9a-f]{64})",')
 
 
+class NewerFormat(CellError):
+    """A file that a newer oelm wrote: nothing is wrong with it, and nothing is to be written in its place."""
+
+
 @dataclass(frozen=True)
 class FileType(Generic[_T]):
     """One kind of file: its name, the dataclass of its content, and the number of its format."""
@@ -75,8 +79,10 @@ class FileType(Generic[_T]):
         except (ValueError, RecursionError) as error:
             raise self._damaged(where, f"{type(error).__name__}: {error}") from error
         if found != self.format:
-            hint = UPDATE if found > self.format else f"the oelm that wrote it; or {self.hint}"
-            raise CellError(f"{where} has format {found}; this oelm reads format {self.format}", hint=hint)
+            what = f"{where} has format {found}; this oelm reads format {self.format}"
+            if found > self.format:
+                raise NewerFormat(what, hint=UPDATE)
+            raise CellError(what, hint=f"the oelm that wrote it; or {self.hint}")
         if self.has_checksum:
             raise self._damaged(where, "its checksum does not match")
         return self._validate(plain, where)

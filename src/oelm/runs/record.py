@@ -178,6 +178,11 @@ class Record:
         return next(iter(final.splits), None) if final is not None else None
 
     @property
+    def num_test_examples(self) -> int:
+        """Of the split that is compared; 0 if that is not known."""
+        return self.data.sizes.get(f"test-{self.first_split}", 0) if self.data is not None else 0
+
+    @property
     def data(self) -> TaskFacts | None:
         return self.start.data if self.start is not None else None
 

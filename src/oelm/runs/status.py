@@ -67,11 +67,13 @@ def read_status(folder: Path, *, study: str, cell: str) -> CellStatus:
 
 def _read_status(folder: Path, study: str, cell: str) -> CellStatus:
     holder = holder_of(folder)  # first: who lets go of a cell has written its record
-    started, record = read_cell(folder), read_record(folder)
+    record = read_record(folder)
+    started = read_cell(folder) if record is None else None
+    start = record.start if record is not None else started.start if started is not None else None
     state = _state(folder, record, holder)
     recent = read_last_steps(folder, _RECENT if state == "running" else 1)
     step = recent[-1].step if recent else 0
-    steps = started.start.steps if started is not None else None
+    steps = start.steps if start is not None else None
     eta = None
     if state == "running" and recent and steps:
         eta = max(0, steps - step) * sum(row.seconds for row in recent) / len(recent)
@@ -86,7 +88,7 @@ def _read_status(folder: Path, study: str, cell: str) -> CellStatus:
         eta=eta,
         loss=recent[-1].loss if recent else None,
         result=_result(record),
-        device=started.start.device if started is not None else "",
+        device=start.device if start is not None else "",
     )
 
 

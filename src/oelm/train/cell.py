@@ -12,6 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oelm.data.sources import find_source
+from oelm.data.splits import SplitReader
+from oelm.data.tasks import task_named
+from oelm.data.tokenize import TokenizedTask, load_tokenizer, tokenize_task, train_tokenizer
 from oelm.errors import AuditFailed, CellError, OelmError, Stopped
 from oelm.facts import AttentionStats
 from oelm.runs.cell_start import CELL_FILE, CellStart, StartedCell, read_cell
@@ -29,6 +33,8 @@ from oelm.train.process import avoid_spinning, keep_memory
 from oelm.train.progress import Progress, log_to_file
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from oelm.train.distributed import ProcessGroup
     from oelm.train.loop import Loop
     from oelm.train.signals import StopRequest
@@ -173,7 +179,6 @@ def build_loop(
     from oelm.train.device import check_bf16_usable, describe_device
     from oelm.train.distributed import SINGLE_PROCESS
     from oelm.train.loop import Loop
-    from oelm.train.preparation import build_cell_model, load_data
 
     group = group or SINGLE_PROCESS
     keep_memory()
@@ -233,6 +238,55 @@ def build_loop(
     loop.open_log(history)
     loop.record_launch(collect_provenance())
     return loop
+
+
+def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
+    """The tokens of a recipe's data, for its model."""
+    from oelm.models.build import resolve_name
+    from oelm.models.folder import check_model_folder
+
+    data = recipe.data
+    chosen = data.tokenizer
+
+    def tokenizer(texts: Any, made_from: Any) -> Any:
+        if chosen is not None and chosen.train is not None:
+            progress.on_prepare("training a tokenizer", 0, 0)
+            return train_tokenizer(texts, vocab=chosen.vocab, made_from=made_from, log=progress.on_message)
+        name = resolve_name(recipe.model.name) if chosen is None else str(chosen.name)
+        check_model_folder(name)  # it may read the model's configuration, before anyone else does
+        return load_tokenizer(name, revision=recipe.model.revision if chosen is None else None)
+
+    return tokenize_task(
+        find_source(task_named(data.task), data.path),
+        tokenizer=tokenizer,
+        max_length=data.max_length,
+        validation=data.validation,
+        pair_separator=data.pair_separator,
+        overlap=data.overlap,
+        group=data.group,
+        progress=progress.on_prepare,
+        log=progress.on_message,
+    )
+
+
+def open_splits(recipe: Recipe) -> SplitReader:
+    """The rows of a recipe's data, as texts."""
+    data = recipe.data
+    source = find_source(task_named(data.task), data.path)
+    return SplitReader(source, data.validation, overlap=data.overlap, group=data.group)
+
+
+def build_cell_model(recipe: Recipe, prepared: TokenizedTask, *, seed: int) -> nn.Module:
+    """The model of a recipe for its data; all that is not pretrained is drawn from the seed."""
+    from oelm.models.build import build_model
+
+    return build_model(
+        recipe.model,
+        task=prepared.task,
+        tokenizer=prepared.tokenizer,
+        max_length=recipe.data.max_length,
+        seed=seed,
+    )
 
 
 def _is_same_training(trial: Path, spec: CellSpec, start: CellStart) -> bool:

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from oelm.data.batches import batches_by_length, collate
-from oelm.data.tasks import Task, class_metrics
+from oelm.data.tasks import Task
 from oelm.data.tokenize import Examples, Split, Windows
 from oelm.heads.sharded import gather_params, is_sharded
+from oelm.metrics import class_metrics
 from oelm.runs.files import writing
 from oelm.runs.layout import MODEL, PREDICTIONS
 from oelm.runs.lease import Lease
@@ -88,7 +89,7 @@ def evaluate(
         per_token = documents.mean("loss")
         assert per_token is not None
         return Evaluation(metrics={"perplexity": _exp(per_token), "loss": per_token}, predictions=documents)
-    metrics = {**class_metrics(split.labels, predicted, task), "loss": float(loss.mean())}
+    metrics = class_metrics(task.metrics, split.labels, predicted, len(task.labels)) | {"loss": float(loss.mean())}
     kept = Predictions(row=split.rows, label=split.labels, prediction=predicted, loss=loss)
     return Evaluation(metrics=metrics, predictions=kept)
 

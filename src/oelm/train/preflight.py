@@ -99,7 +99,7 @@ def check_treatments(arms: list[CellSpec], *, progress: Progress) -> None:
 
 def _check_treatments(arms: list[CellSpec], progress: Progress) -> None:
     from oelm.heads.apply import apply
-    from oelm.train.preparation import build_cell_model, load_data
+    from oelm.train.cell import build_cell_model, load_data
 
     models: dict[str, nn.Module] = {}
     for spec in arms:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oelm.data.splits import SplitReader
-from oelm.data.tasks import class_metrics
 from oelm.data.tokenize import TokenizedTask, Windows
+from oelm.metrics import class_metrics
 from oelm.runs.simple_baseline import (
     SimpleBaseline,
     find_simple_baseline,
@@ -69,13 +69,14 @@ def _of_classes(prepared: TokenizedTask, reading: SplitReader) -> SimpleBaseline
     reported = {name: tables[f"test-{name}"] for name in prepared.test}
     labels = {name: table["label"].to_numpy() for name, table in reported.items()}
     predicted = {name: predict(table) for name, table in reported.items()}
+    classes = len(task.labels)
     return SimpleBaseline(
         data=prepared.facts.data,
         tokenizer=None,
-        splits={name: class_metrics(labels[name], predicted[name], task) for name in reported},
-        majority={name: float((classes == frequent).mean()) for name, classes in labels.items()},
+        splits={name: class_metrics(task.metrics, labels[name], predicted[name], classes) for name in reported},
+        majority={name: float((of_split == frequent).mean()) for name, of_split in labels.items()},
         right={name: pack_answers(labels[name] == predicted[name]) for name in reported},
-        classes=len(task.labels),
+        classes=classes,
         kind="tf-idf + logistic regression",
         rows=train.num_rows,
         capped=capped,

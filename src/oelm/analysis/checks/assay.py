@@ -1,7 +1,7 @@
 """Assay sensitivity: whether a study that finds arms alike could have found them different.
 
 Where queries and keys do not matter to a task, every treatment of them is equivalent to none. That a study can tell is
-shown by an arm that it finds worse, whichever it is: best by one whose attention is made useless on purpose.
+shown by an arm that it finds worse by as much as matters: best by one whose attention is made useless on purpose.
 """
 
 from __future__ import annotations
@@ -14,16 +14,22 @@ from oelm.metrics import find_metric
 if TYPE_CHECKING:
     from oelm.analysis.hypotheses import JudgedHypothesis
     from oelm.analysis.results import Results
+    from oelm.analysis.verdicts import Comparison
 
 
 def check_assay(results: Results) -> list[Issue]:
-    """`NO-ASSAY`: something is said to make no difference, and no arm has made one."""
-    found = results.comparisons.values()
-    if any(one.verdict == "worse" and _is_quality(one.metric) for one in found):
+    """`NO-ASSAY`: something is said to make no difference, and no arm of the study, shown or not, has made one."""
+    everything, found = results.whole or results, results.comparisons.values()
+    if any(_can_tell(one) for one in everything.comparisons.values()):
         return []
     alike = [(one.arm, one.against) for one in found if one.verdict == "equivalent" and _is_quality(one.metric)]
     alike += [pair for one in results.hypotheses for pair in _said_to_be_alike(one)]
     return [issue("NO-ASSAY", where=arm, arms=(arm, against)) for arm, against in dict.fromkeys(alike)]
+
+
+def _can_tell(one: Comparison) -> bool:
+    """Whether an arm shows that worse attention is found to be worse."""
+    return one.verdict == "worse" and _is_quality(one.metric) and abs(one.estimate.mean) >= (one.margin or 0.0)
 
 
 def _said_to_be_alike(one: JudgedHypothesis) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,16 +17,14 @@ from oelm.analysis.checks.registry import Issue, Severity, by_severity, issue
 from oelm.analysis.checks.undecidable import check_tests
 from oelm.analysis.design import Design, Side, planned_design
 from oelm.analysis.stats.power import ALPHA, decidable, detectable
-from oelm.analysis.stats.tuning import at_edge
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric
-from oelm.study.study import Study
+from oelm.study.study import LR, Study
 from oelm.treatment import ORTHONORMAL, Treatment
 
 if TYPE_CHECKING:
     from oelm.analysis.results import Results
 
-LR = "optimizer.lr"
 # Where things were run. It changes no result on purpose, so it is said and does not block.
 SURROUNDINGS = ("oelm", "commit", "python", "device", "cpu", "gpu", "threads", "host", "versions", "processes")
 # Sections that are one choice: who declares a part of it declares what becomes of the rest.
@@ -212,6 +210,13 @@ def edges(side: Side) -> dict[str, AtEdge]:
             if edge is not None:
                 found[path] = AtEdge(value=value, edge=edge, number=number, seeds=len(chosen))
     return found
+
+
+def at_edge(chosen: float, grid: Sequence[float]) -> Literal["lowest", "highest"] | None:
+    """At which edge of what was tried the choice lies: a better value may be beyond. One or two values are all edge."""
+    if chosen <= min(grid):
+        return "lowest"
+    return "highest" if chosen >= max(grid) else None
 
 
 def _numbers(side: Side, path: str) -> list[float]:

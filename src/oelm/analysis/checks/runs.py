@@ -17,12 +17,12 @@ from oelm.analysis.checks.consistency import (
     check_record,
     duplicate_records,
     luck_of_the_best,
-    near_chance,
     saving_ceiling,
 )
 from oelm.analysis.checks.leakage import check_leakage
 from oelm.analysis.checks.registry import Issue, Severity, issue
-from oelm.analysis.checks.simple_baseline import check_simple_baseline, count_test_examples
+from oelm.analysis.checks.simple_baseline import check_simple_baseline
+from oelm.analysis.evidence import diverged_everywhere
 from oelm.analysis.observed_design import all_starts
 from oelm.analysis.results import Results, finite_number
 from oelm.errors import CellError
@@ -36,9 +36,6 @@ from oelm.study.cells import Cell, compared_cells, trials_of
 from oelm.study.recipe import ScheduleConfig
 from oelm.study.schedule import lr_at
 
-_NO_LEARNING = 0.98  # of ln C
-_LITTLE = 0.1  # of the way from the commonest class to all correct
-_ONE_CLASS = 0.99  # of the predictions
 _MUCH_PADDING = 0.5
 _FEW_EXAMPLES = 100  # one answer is a point of accuracy
 _MOSTLY_ONE_CLASS = 0.8  # of the examples: no task of GLUE comes near
@@ -82,9 +79,10 @@ def _whole(results: Results) -> Iterator[Issue]:
 
 
 def _untuned(results: Results, cell: Cell) -> Message | None:
-    """The trial that kept a cell from being tuned."""
+    """The trial that kept a cell from being tuned. One that diverged does not, if at another point none did."""
     trials = (trial for some in trials_of(results.study, cell).values() for trial in some)
-    bad = [trial for trial in trials if trial in results.tuning and results.tuning[trial].status != "done"]
+    ends = ("failed", "audit-failed", *(("diverged",) if diverged_everywhere(results, cell) else ()))
+    bad = [trial for trial in trials if trial in results.tuning and results.tuning[trial].status in ends]
     if not bad:
         return None
     return Message("untuned", cell=str(bad[0]), status=Message(f"status-{results.tuning[bad[0]].status}"))
@@ -166,38 +164,9 @@ def _learned(results: Results) -> Iterator[Issue]:
             yield issue("COLLAPSED", where=arm, arms=(arm,), severity=severity, seeds=seeds, what=first)
 
 
-def find_collapsed(results: Results) -> dict[Cell, Message]:
-    """Cells of any arm that learned nothing, and how that shows. Verdicts count them as failures."""
-    found = {}
-    for cell, record in results.records.items():
-        if record.status != "done" or _number(record, results) is None:
-            continue
-        try:
-            kept = results.predictions(cell)
-        except CellError:
-            kept = None
-        reason = _collapse(record, kept) if kept is not None else _at_majority(record, results)
-        if reason is not None:
-            found[cell] = reason
-    return dict(sorted(found.items(), key=lambda item: item[0].seed))
-
-
-def _at_majority(record: Record, results: Results) -> Message | None:
-    """Of a cell without predictions, by what the simple baseline knows of the classes."""
-    simple = find_simple_baseline(record.data, results.simple_baselines)
-    accuracy = finite_number(record.value("accuracy"))
-    split = record.first_split or ""
-    share = simple.majority.get(split) if simple is not None else None
-    size = count_test_examples(record)
-    if accuracy is None or share is None or size < 1:
-        return None
-    near = near_chance(share, examples=size)
-    return Message("collapsed-majority", accuracy=accuracy, share=share) if accuracy <= near else None
-
-
 def _reproduced(cell: Cell, record: Record, kept: Predictions) -> Iterator[Issue]:
     """What is reported must come out of what was kept: all examples, each once."""
-    kept_rows, examples = len(kept.row), count_test_examples(record)
+    kept_rows, examples = len(kept.row), record.num_test_examples
     if not kept_rows or (kept.label is not None and kept_rows != examples):
         at: dict[str, Any] = {"where": str(cell), "arms": (cell.arm,), "severity": "warn"}
         yield issue("NOT-REPRODUCED", key="predictions-missing", **at, n=kept_rows, examples=examples)
@@ -209,26 +178,6 @@ def _reproduced(cell: Cell, record: Record, kept: Predictions) -> Iterator[Issue
         if not math.isclose(said, again, rel_tol=1e-6, abs_tol=1e-9):
             where, n = str(cell), len(kept.row)
             yield issue("NOT-REPRODUCED", where=where, arms=(cell.arm,), metric=metric, said=said, again=again, n=n)
-
-
-def _collapse(record: Record, kept: Predictions) -> Message | None:
-    """How a classifier shows that it has learned nothing; None if it has learned something."""
-    if kept.label is None or kept.prediction is None or not len(kept.label):
-        return None
-    examples = len(kept.label)
-    counts = np.bincount(kept.label)
-    share = counts.max() / examples
-    accuracy = float((kept.label == kept.prediction).mean())
-    if accuracy <= near_chance(float(share), examples=examples):
-        return Message("collapsed-majority", accuracy=accuracy, share=float(share))
-    chance = math.log(max(2, len(counts)))
-    loss = record.value("loss")
-    if loss is not None and loss >= _NO_LEARNING * chance and accuracy < share + _LITTLE * (1 - share):
-        return Message("collapsed-loss", loss=loss, chance=chance)
-    same = np.bincount(kept.prediction).max() / examples
-    if same >= _ONE_CLASS and share < 0.95:
-        return Message("collapsed-class", same=float(same))
-    return None
 
 
 def _fell(results: Results) -> Iterator[Issue]:
@@ -313,7 +262,7 @@ def _measured(results: Results) -> Iterator[Issue]:
     if find_metric(compare.metric).kind != "predictions" or not cells:
         return
     record = results.records[cells[0]]
-    size = count_test_examples(record)
+    size = record.num_test_examples
     if size and (size < _FEW_EXAMPLES or 1 / size > (compare.min_effect or math.inf)):
         yield issue("FEW-EXAMPLES", examples=size, one=1 / size, half=0.98 / math.sqrt(size))
     share = _largest_class(results, cells[0])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from oelm.analysis.checks.design import LR, edges, is_untuned
+from oelm.analysis.checks.design import edges, is_untuned
 from oelm.analysis.checks.registry import Issue, issue
 from oelm.analysis.results import Results, finite_number
 from oelm.analysis.stats.crossed import crossed
@@ -18,9 +18,9 @@ from oelm.analysis.stats.estimate import Estimate, VarianceSource, from_seeds
 from oelm.errors import CellError
 from oelm.message import Message
 from oelm.metrics import find_metric
-from oelm.runs.record import Record
 from oelm.runs.simple_baseline import SimpleBaseline, find_simple_baseline
 from oelm.study.cells import Cell
+from oelm.study.study import LR
 
 
 def check_simple_baseline(results: Results) -> Iterator[Issue]:
@@ -101,7 +101,7 @@ def _scores(results: Results, arm: str) -> list[_Score]:
             continue
         if metric == "perplexity":
             value, level = math.log(value), math.log(level)
-        examples = count_test_examples(record)
+        examples = record.num_test_examples
         right = simple.answers(split, examples) if metric == "accuracy" else None
         answers = _answers(results, Cell(arm=arm, seed=seed)) if right is not None else None
         differences = None
@@ -117,8 +117,3 @@ def _answers(results: Results, cell: Cell) -> NDArray[np.float64] | None:
     except CellError:  # said elsewhere
         return None
     return kept.scores("accuracy") if kept is not None else None
-
-
-def count_test_examples(record: Record) -> int:
-    """Of the split that is compared."""
-    return record.data.sizes.get(f"test-{record.first_split}", 0) if record.data is not None else 0

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from oelm.analysis.checks.registry import Issue, issue
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import from_seeds
+from oelm.analysis.tuning import best_point, trial_cost
 from oelm.errors import StudyError
 from oelm.message import Message, verbatim
-from oelm.runs.tuning import best_point, trial_cost
 from oelm.study.cells import Cell, Point, flatten, is_nested, point_name, trials_of
 
 _LEVEL = 0.95

@@ -37,8 +37,11 @@ class CellRef:
         return f"{self.study.name}/{self.cell}"
 
 
-def find_cells(runs: Path) -> list[CellRef]:
-    """All cells of all studies at or below a folder, in the order they run, and others that are there."""
+def find_cells(runs: Path, *, on_error: Callable[[OelmError], None] | None = None) -> list[CellRef]:
+    """All cells of all studies at or below a folder, in the order they run, and others that are there.
+
+    `on_error` hears of a study that cannot be read, whose started cells are there all the same.
+    """
     found: dict[CellRef, None] = {}
     top = runs.absolute()
     for folder, started in find_cells_by_study(runs).items():
@@ -46,8 +49,13 @@ def find_cells(runs: Path) -> list[CellRef]:
         cells = [str(cell.absolute().relative_to(home)) for cell in started]
         # It may lie above, of which only these cells are meant; or have been fetched without its study.
         if home.is_relative_to(top) and os.path.lexists(folder / STUDY):
-            study = load_study(folder / STUDY, skip_plugins=True)
-            cells = [*map(str, tuning_cells(study)), *map(str, compared_cells(study)), *cells]
+            try:
+                study = load_study(folder / STUDY, skip_plugins=True)
+                cells = [*map(str, tuning_cells(study)), *map(str, compared_cells(study)), *cells]
+            except OelmError as error:
+                if on_error is None:
+                    raise
+                on_error(error)
         found |= dict.fromkeys(CellRef(study=folder, cell=cell) for cell in cells)
     return list(found)
 
@@ -82,11 +90,20 @@ def trust_folder(runs: Path) -> list[str]:
 
 
 def list_status(runs: Path, *, log: Callable[[str], None] = lambda text: None) -> list[CellStatus]:
-    """A row a cell. `log` hears of backends that do not answer, or are not asked."""
-    cells = find_cells(runs)
+    """A row a cell. `log` hears of what is damaged, and of backends that do not answer, or are not asked."""
+
+    def tell(error: OelmError) -> None:
+        log(" ".join(str(error).split()))
+
+    cells = find_cells(runs, on_error=tell)
     rows = {one.folder: read_status(one.folder, study=one.study.name, cell=one.cell) for one in cells}
     for folder in dict.fromkeys(one.study for one in cells):
-        for job in read_jobs(folder):
+        try:
+            jobs = read_jobs(folder)
+        except OelmError as error:
+            tell(error)
+            continue
+        for job in jobs:
             unfinished = [
                 name for name in job.cells if folder / name in rows and rows[folder / name].state not in FINISHED
             ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from oelm.analysis.stats.tuning import best_of_k_curve, response
+from oelm.analysis.tuning import best_of_k_curve, response
 from oelm.format import format_number
 from oelm.message import Text
 from oelm.report.figures.plot import (

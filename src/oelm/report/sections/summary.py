@@ -59,7 +59,9 @@ def overall_verdict(results: Results) -> VerdictBox:
             if arms:
                 verdicts.append(say("overall-group", arms=join_names(arms), verdict=say(f"word-{kind}")))
     sentence = say("overall", against=compare.baseline, metric=compare.metric, verdicts=list_texts(verdicts))
-    return VerdictBox(kind=kinds[0] if len(kinds) == 1 else "mixed", text=join_texts([sentence, *without]))
+    why = dict.fromkeys(one.exploratory for one in found if one.exploratory is not None)
+    text = join_texts([sentence, *(say("overall-exploratory", why=reason) for reason in why), *without])
+    return VerdictBox(kind=kinds[0] if len(kinds) == 1 else "mixed", text=text)
 
 
 def _arm_verdict(one: Comparison) -> Text:
