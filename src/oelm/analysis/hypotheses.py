@@ -71,7 +71,12 @@ def judge_hypotheses(results: Results) -> list[JudgedHypothesis]:
     whole = results.whole
     if whole is not None and results.study.seeds == whole.study.seeds:
         return [one for one in whole.hypotheses if {*_arms(one.hypothesis)} <= set(results.study.arms)]
-    found = {hypothesis.name: _judge(results, hypothesis) for hypothesis in results.planned.hypotheses}
+    found = {hypothesis.name: measure_hypothesis(results, hypothesis) for hypothesis in results.planned.hypotheses}
+    return list(judge_family(found).values())
+
+
+def judge_family(found: Mapping[str, JudgedHypothesis]) -> dict[str, JudgedHypothesis]:
+    """Those that share the 5 %, with their status and message."""
     # What cannot find anything still counts: a family does not get smaller by what happens to its members.
     tested = {name: one for name, one in found.items() if not _is_count(one)}
     supported = holm({name: _open_p(one, one.p_supported) for name, one in tested.items()})
@@ -88,7 +93,7 @@ def judge_hypotheses(results: Results) -> list[JudgedHypothesis]:
         )
         for name, one in tested.items()
     }
-    return [_decided(judged.get(name, one)) for name, one in found.items()]
+    return {name: _decided(judged.get(name, one)) for name, one in found.items()}
 
 
 def _is_count(one: JudgedHypothesis) -> bool:
@@ -109,7 +114,8 @@ def _arms(hypothesis: Hypothesis) -> tuple[str, ...]:
     return (estimand.arm,) if estimand.against is None else (estimand.arm, estimand.against)
 
 
-def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
+def measure_hypothesis(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
+    """By itself, and not decided yet, as that depends on what else is tested."""
     estimand = hypothesis.estimand
     if estimand.form == "ratio" and estimand.metric == "step_seconds" and estimand.against is not None:
         pair = timed_pair((results.whole or results).bench, estimand.arm, estimand.against)
