@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -136,6 +136,39 @@ def standard_error(values: NDArray[np.float64]) -> float:
     if np.ptp(values) <= SAME * np.abs(values).max():
         return 0.0
     return float(values.std(ddof=1)) / math.sqrt(len(values))
+
+
+def weighted_sum(terms: Sequence[tuple[float, Estimate, str]]) -> Estimate:
+    """Of estimates from different trainings, (weight, estimate, on which examples); seeds are independent.
+
+    Of each source the variances are added, with Satterthwaite's degrees of freedom rounded down. Simulated over 2 to 6
+    estimates from 2 to 10 seeds, whose spreads differ by up to 20 times, the 95 % interval covers 94.9 to 99.4 %; not
+    rounded, it covers down to 92.5 % with 2 seeds, and with half-widths added in quadrature up to 100 %. What the same
+    examples leave open in terms of one sign may be the same chance, so there standard errors are added as they are.
+    """
+    shared: dict[tuple[str, bool], list[VarianceSource]] = {}
+    for weight, term, examples in terms:
+        if term.examples is not None:
+            source = replace(term.examples, se=abs(weight) * term.examples.se)
+            shared.setdefault((examples, weight > 0), []).append(source)
+    on_examples = [
+        VarianceSource(se=sum(one.se for one in some), df=min(one.df for one in some)) for some in shared.values()
+    ]
+    return Estimate(
+        mean=sum(weight * term.mean for weight, term, _ in terms),
+        seeds=_add([replace(term.seeds, se=abs(weight) * term.seeds.se) for weight, term, _ in terms]),
+        examples=_add(on_examples) if on_examples else None,
+    )
+
+
+def _add(sources: Sequence[VarianceSource]) -> VarianceSource:
+    """Independent ones."""
+    se = math.hypot(*(source.se for source in sources))
+    if se == 0 or math.isinf(se):
+        return VarianceSource(se=se, df=min(source.df for source in sources))
+    # By shares of the variance, so that no fourth power is too small for a float.
+    df = 1 / sum((source.se / se) ** 4 / source.df for source in sources if source.se > 0)
+    return VarianceSource(se=se, df=int(df + 1e-9))
 
 
 def bca_interval(
