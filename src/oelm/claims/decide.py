@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from oelm.analysis.across import Combined, interaction, mean_over_studies
-from oelm.analysis.estimands import bounds
+from oelm.analysis.estimands import arms_of, bounds
 from oelm.analysis.hypotheses import JudgedHypothesis, judge_family, measure_hypothesis
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Interval
@@ -25,7 +25,7 @@ from oelm.claims.schema import Claim, ClaimTest
 from oelm.message import Message, Text, verbatim
 from oelm.metrics import find_metric
 from oelm.study.cells import describe_changes
-from oelm.study.hypothesis import Hypothesis
+from oelm.study.hypothesis import Estimand, Hypothesis
 from oelm.study.shipped import shipped_studies
 from oelm.study.study import Study
 
@@ -164,14 +164,14 @@ class _Measured:
     test: ClaimTest
     judged: JudgedHypothesis
     missing: tuple[str, ...] = ()
-    """Studies without records."""
+    """Studies without records of its arms."""
     combined: Combined | None = None
     changed: tuple[str, ...] = ()
     """Where a study that was run departs from the shipped one."""
 
 
 def _measure(test: ClaimTest, hypothesis: Hypothesis, results: Mapping[str, Results]) -> _Measured:
-    missing = tuple(study for study in test.studies if study not in results)
+    missing = tuple(study for study in test.studies if not _has_arms(results.get(study), test.estimand))
     if missing:
         return _Measured(test=test, judged=_blank(hypothesis), missing=missing)
     there = [results[study] for study in test.studies]
@@ -192,6 +192,15 @@ def _measure(test: ClaimTest, hypothesis: Hypothesis, results: Mapping[str, Resu
         survivors_p=p_values,
     )
     return _Measured(test=test, judged=judged, combined=combined, changed=changed)
+
+
+def _has_arms(results: Results | None, estimand: Estimand) -> bool:
+    """Whether there is a record of each arm, or the bench has timed them."""
+    if results is None:
+        return False
+    arms = set(arms_of(estimand))
+    timed = results.bench.arms if results.bench is not None and estimand.metric == "step_seconds" else ()
+    return arms <= set(results.arms) or arms <= set(timed)
 
 
 def _combine(studies: list[Results], test: ClaimTest) -> Combined:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ def ledger_from_dict(raw: Any, *, where: str = "the ledger") -> Ledger:
 
 
 def _problems(ledger: Ledger) -> Iterator[tuple[str, str]]:
+    shipped = shipped_studies()
     for name, claim in ledger.claims.items():
         at = f"claims.{name}"
         if claim.source not in ledger.sources:
@@ -66,11 +67,11 @@ def _problems(ledger: Ledger) -> Iterator[tuple[str, str]]:
             if arm not in claim.arms:
                 yield path, f"'{arm}' is not an arm{did_you_mean(arm, claim.arms)}"
         for number, test in enumerate(claim.tests):
-            yield from ((f"{at}.tests.{number}{place}", wrong) for place, wrong in _test_problems(test))
+            for place, wrong in _test_problems(test, shipped):
+                yield f"{at}.tests.{number}{place}", wrong
 
 
-def _test_problems(test: ClaimTest) -> Iterator[tuple[str, str]]:
-    shipped = shipped_studies()
+def _test_problems(test: ClaimTest, shipped: Collection[str]) -> Iterator[tuple[str, str]]:
     for name in test.studies:
         if name not in shipped:
             known = did_you_mean(name, shipped) or "; oelm studies ls lists them"
