@@ -30,7 +30,15 @@ def balanced_accuracy(labels, predicted, classes):
 
 
 def test_kinds():
-    assert MEASURED == ("trainable", "frozen", "total", "step_seconds", "training_seconds", "peak_memory")
+    assert MEASURED == (
+        "trainable",
+        "frozen",
+        "total",
+        "step_seconds",
+        "training_seconds",
+        "peak_memory",
+        "lr_sensitivity",
+    )
     assert TIMES == ("step_seconds", "training_seconds")
     assert metric_names("predictions") == ("accuracy", "macro_f1", "f1", "matthews")
     for name in (*metric_names("predictions", "loss"), *MEASURED):

@@ -18,7 +18,7 @@ from oelm.message import Message
 from oelm.metrics import find_metric
 from oelm.runs.layout import FINISHED
 from oelm.runs.record import Which
-from oelm.study.cells import Cell
+from oelm.study.cells import Cell, grid_points, tuning_seeds
 
 _LEVEL = 0.95
 
@@ -55,6 +55,8 @@ class SeedOutcomes:
 def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "final") -> SeedOutcomes:
     """Of quality. Counts, memory and times are what they are, and taken where they were measured."""
     values = judged_values(results, arm, metric, model=model)
+    if find_metric(metric).kind == "tuning":
+        return _tuning_outcomes(results, arm, metric, values)
     if find_metric(metric).kind not in ("predictions", "loss"):
         return SeedOutcomes(arm=arm, planned=tuple(values), not_run=(), failed={}, values=values)
     failed: dict[int, Message] = {}
@@ -82,14 +84,36 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
     )
 
 
+def _tuning_outcomes(results: Results, arm: str, metric: str, values: Mapping[int, float]) -> SeedOutcomes:
+    """Of trials. That some diverge is part of what is measured; a seed failed if there is nothing to measure."""
+    planned, there = tuning_seeds(results.planned), results.tuning
+    missing = [seed for seed in planned if seed not in values]
+    trials = {
+        seed: [Cell(arm=arm, seed=seed, point=point) for point in grid_points(results.planned)] for seed in missing
+    }
+    not_run = [
+        seed for seed in missing if any(one not in there and str(one) not in results.damaged for one in trials[seed])
+    ]
+    why = Message("failure-no-number", metric=metric)
+    return SeedOutcomes(
+        arm=arm,
+        planned=planned,
+        not_run=tuple(not_run),
+        failed={seed: why for seed in missing if seed not in not_run},
+        values=values,
+    )
+
+
 def worst_value(results: Results, metric: str) -> float:
     """What a failure counts as: the worst there can be, so that nothing hangs on what a failed run is worth.
 
     Of shares that is 0 (of Matthews' correlation, -1). A loss has no worst value: the largest that was seen at a first
-    step, before anything was learned, or at an end. Not a number where neither is known, as of a metric of one's own:
-    then nothing is decided.
+    step, before anything was learned, or at an end. Not a number where neither is known, as of a metric of one's own
+    or of an LR sensitivity: then nothing is decided.
     """
     known, everything = find_metric(metric), results.whole or results
+    if known.kind == "tuning":
+        return math.nan
     if known.kind == "predictions":
         bound = known.low if known.direction == "higher" else known.high
         return bound if math.isfinite(bound) else math.nan

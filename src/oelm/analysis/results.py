@@ -33,7 +33,7 @@ from oelm.runs.record import LrTrace, Record, Which, read_record
 from oelm.runs.simple_baseline import SimpleBaseline, read_simple_baselines
 from oelm.runs.status import read_state
 from oelm.runs.steps import Steps, read_steps
-from oelm.study.cells import Cell, compared_cells, flatten, restrict_study, tuning_cells
+from oelm.study.cells import Cell, compared_cells, flatten, is_nested, restrict_study, tuning_cells
 from oelm.study.load import load_study
 from oelm.study.study import Arm, Study, Value
 
@@ -137,6 +137,10 @@ class Results:
 
     def values(self, arm: str, metric: str, *, model: Which = "final") -> dict[int, float]:
         """A measurement of an arm by seed; cells without it, or with no number there, are not among them."""
+        if metric == "lr_sensitivity":
+            from oelm.analysis.lr_sensitivity import lr_sensitivities
+
+            return lr_sensitivities(self, arm)
         found = {seed: self._value(record, metric, model) for seed, record in self._by_arm.get(arm, {}).items()}
         return {seed: value for seed, value in found.items() if value is not None}
 
@@ -208,10 +212,11 @@ class Results:
         if not self.damaged:
             return ()
         kind = find_metric(metric).kind
+        trials = tuning_cells(self.study) if kind == "tuning" else compared_cells(self.study)
         is_quality = kind in ("predictions", "loss")
         shared = (SIMPLE_BASELINE,) if is_quality else (BENCH,) if kind == "time" else ()
-        files = (PREDICTIONS,) if is_quality else (STEPS,) if kind == "time" else ()
-        cells = [str(cell) for cell in compared_cells(self.study) if cell.arm in arms]
+        files = (PREDICTIONS,) if is_quality else (STEPS,) if kind in ("time", "tuning") else ()
+        cells = [str(cell) for cell in trials if cell.arm in arms]
         names = (*shared, *(name for cell in cells for name in (cell, *(f"{cell}/{file}" for file in files))))
         return tuple(name for name in names if name in self.damaged)
 
@@ -290,6 +295,13 @@ class Results:
                 where=str(self.folder),
                 hint=f"one of {', '.join(known)}",
             )
+        if metric == "lr_sensitivity" and not self.study.tunes_lr:
+            raise StudyError(
+                "there is no LR sensitivity",
+                where=str(self.folder),
+                why="the study did not tune the learning rate",
+                hint="tune: {optimizer.lr: [...]} in the study",
+            )
         if arm == against:
             raise StudyError(f"'{arm}' is compared with itself", hint=f"another of {', '.join(self.arms)}")
         if (against, model) == (self.study.compare.baseline, "final"):
@@ -306,6 +318,7 @@ class Results:
         return pd.DataFrame(list(self._rows()))
 
     def _rows(self) -> Iterator[dict[str, Value]]:
+        sensitivity = {arm: self.values(arm, "lr_sensitivity") for arm in self.arms if is_nested(self.study)}
         for cell, record in self.records.items():
             row: dict[str, Value] = {"arm": cell.arm, "seed": cell.seed, "status": record.status}
             row |= record.scores("final")
@@ -315,6 +328,8 @@ class Results:
             row["lr"] = record.spec.recipe.optimizer.lr
             for metric in ("step_seconds", "training_seconds", "peak_memory"):
                 row[metric] = self._value(record, metric, "final")
+            if self.study.tunes_lr:
+                row["lr_sensitivity"] = sensitivity.get(cell.arm, {}).get(cell.seed)
             yield row
 
     def restricted(self, *, arms: list[str] | None = None, seeds: list[int] | None = None) -> Results:

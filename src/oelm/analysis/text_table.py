@@ -97,6 +97,10 @@ def _remarks(results: Results) -> list[str]:
         if tuned:
             named = ", ".join(f"{path} = {merge_seeds(values)}" for path, values in tuned.items())
             lines.append(f"{arm}: tuned to {named}")
+            sensitivity = results.mean(arm, "lr_sensitivity")
+            if sensitivity is not None:
+                shown = format_interval(sensitivity.interval.low, sensitivity.interval.high)
+                lines.append(f"{arm}: LR sensitivity {sensitivity.mean:.4f} {shown}")
         if overrides:
             lines.append(f"{arm}:{format_overrides(overrides)}")
     if len(results.arms) > 1 and not any(issue.code == "UNPAIRED" for issue in results.checks):
@@ -127,6 +131,7 @@ def results_as_dict(results: Results) -> dict[str, object]:
             "best": results.values(arm, metric, model="best"),
             "mean": found.mean if found is not None else None,
             "interval": _as_list(found.interval) if found is not None else None,
+            "lr_sensitivity": results.values(arm, "lr_sensitivity"),
             "differences": {seed: one.shown(d) for seed, d in one.differences.items()} if one is not None else {},
             "comparison": comparison_as_dict(one) if one is not None else None,
         }

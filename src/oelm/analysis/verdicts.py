@@ -33,6 +33,9 @@ NOTHING = Estimate(mean=math.nan, seeds=VarianceSource(se=math.inf, df=0))
 # What can be wrong with a count, with memory, with a time. Quality is another matter, and these are none of its.
 _COUNT_CHECKS = ("AUDIT-FAILED", "COUNT-MISSES-BUFFERS", "BASELINE-TREATED")
 _MEMORY_CHECKS = ("AUDIT-FAILED", "SETTING-DIFFERS")
+# Nor need a baseline be a good one for its LR sensitivity to be known.
+_TUNING_CHECKS = ("AUDIT-FAILED", "SETTING-DIFFERS", "UNPAIRED", "TUNING-UNEQUAL", "INERT-SCHEDULE")
+_TUNING_CHECKS += ("BASELINE-TREATED", "SCALE-CONFOUND", "PRETRAINED-ERASED", "MANY-FACTORS")
 TIME_CHECKS = (*_MEMORY_CHECKS, "FIXED-ORDER", "SPEEDUP-ABOVE-CEILING", "TIME-ARITHMETIC", "PADDING-TIMED")
 
 
@@ -301,6 +304,8 @@ def issues_of(results: Results, arm: str, against: str, metric: str) -> tuple[Is
         return tuple(one for one in about if one.code in _COUNT_CHECKS)
     if kind == "memory":
         return tuple(_blocking(one) for one in about if one.code in _MEMORY_CHECKS)
+    if kind == "tuning":
+        return tuple(one for one in about if one.code in _TUNING_CHECKS)
     if kind == "time":
         return tuple(_blocking(one) for one in about if one.code in TIME_CHECKS)
     return tuple(about)

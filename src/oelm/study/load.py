@@ -23,7 +23,7 @@ from oelm.study.problems import Problems, report_unknown, shorten, study_error, 
 from oelm.study.recipe import Recipe
 from oelm.study.recipe_checks import check_names, check_overrides, check_recipe
 from oelm.study.shipped import shipped_studies
-from oelm.study.study import Arm, Compare, Study, Tune, Value
+from oelm.study.study import LR, Arm, Compare, Study, Tune, Value
 from oelm.treatment import Treatment
 
 FIELDS = ("study", "version", "plugins", "notes", "recipe", "arms", "tune", "seeds", "compare", "hypotheses")
@@ -100,6 +100,9 @@ def _validate_study(raw: dict[str, Any], problems: Problems, *, where: str, skip
     if compare is not None:
         _check_compare(compare, arms, recipe, problems)
     hypotheses = _hypotheses(raw.get("hypotheses"), arms, recipe, problems)
+    for one in hypotheses:
+        if one.estimand.metric == "lr_sensitivity" and (tune is None or LR not in tune.grid):
+            problems.add(f"hypotheses.{one.name}.estimand", f"there is no lr_sensitivity unless {LR} is tuned")
     notes = raw.get("notes") or []
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         problems.add("notes", f"must be a list of texts (in quotation marks, if there is a colon), got {notes!r}")

@@ -9,6 +9,7 @@ from oelm.study.recipe import Recipe
 from oelm.treatment import Treatment
 
 Value = bool | int | float | str | None
+LR = "optimizer.lr"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,10 @@ class Study:
     """Said wherever the study is shown: known faults of a protocol, above all."""
     hypotheses: tuple[Hypothesis, ...] = ()
     """Written down before anything is run, and judged by their own rules."""
+
+    @property
+    def tunes_lr(self) -> bool:
+        return self.tune is not None and LR in self.tune.grid
 
     def to_dict(self) -> dict[str, object]:
         """Plain data in the form of the file."""

@@ -1,4 +1,4 @@
-"""Tuning: what a grid of trials says: how well the best of k does, how an arm answers to a setting, and edges."""
+"""Tuning: what a grid of trials says: the best of k, how an arm answers to a setting, LR sensitivity, edges."""
 
 from __future__ import annotations
 
@@ -53,6 +53,18 @@ def response(points: Mapping[float, Sequence[float]], *, level: float = 0.95) ->
         interval = estimate.interval(level)
         curve.append(Response(value=value, mean=estimate.mean, low=interval.low, high=interval.high, n=estimate.n))
     return curve
+
+
+def lr_sensitivity(losses: Sequence[float], *, at_init: float) -> float | None:
+    """How much is lost on average by a learning rate of the grid that is not the best one (Wortsman et al. 2023).
+
+    The mean of min(loss, loss at initialization) minus the best loss, in nats. A trial that diverged (infinite) learned
+    nothing, and counts as the loss at initialization. None where no trial learned anything: there is no best then, and
+    a training that fails everywhere alike would seem to be the least sensitive of all.
+    """
+    reached = [loss if loss < at_init else at_init for loss in losses]
+    best = min(reached)
+    return sum(reached) / len(reached) - best if best < at_init else None
 
 
 def at_edge(chosen: float, grid: Sequence[float]) -> Literal["lowest", "highest"] | None:

@@ -40,6 +40,7 @@ def results_section(results: Results) -> list[Block]:
         (say("column-trainable"), True),
         (say("column-step-time"), True),
         (say("column-memory"), True),
+        *([(say("column-lr-sensitivity"), True)] if results.study.tunes_lr else []),
     ]
     blocks: list[Block] = [
         Prose(text=say("results-how", metric=metric, against=against)),
@@ -73,6 +74,7 @@ def _arm_row(results: Results, arm: str) -> TableRow:
             _mean(results, arm, "trainable", lambda value: f"{value:,.0f}"),
             _mean(results, arm, "step_seconds", format_step_time),
             _mean(results, arm, "peak_memory", lambda value: f"{value / 1e9:.2f} GB"),
+            *([_mean(results, arm, "lr_sensitivity", format_number)] if results.study.tunes_lr else []),
         ),
     )
 
