@@ -1,6 +1,7 @@
 """Verdicts on claims: by counting at once, by records at the scale that they have, over several studies; or none."""
 
 import copy
+import json
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from oelm.claims.judge import judge_claim
 from oelm.claims.load import ledger_from_dict, load_ledger, shipped_ledgers
 from oelm.heads.count import freezing_savings
 from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM, OelmGPTForSequenceClassification
+from oelm.runs.record import ValidationScore
 from oelm.study import yaml
 from oelm.study.load import load_study
 from oelm.study.shipped import shipped_studies
@@ -310,3 +312,73 @@ def test_a_part_that_is_blocked_blocks_the_mean(tmp_path, ledger):
     found = verdict(ledger.claims["C11"], *results)
     assert found.status == "inconclusive"
     assert "LR-DIFFERS" in str(found.tests[1].message)
+
+
+# -- how it was trained --------------------------------------------------------------------------------------------
+
+
+def tuned_runs(root, choices):
+    """A study in which the arms of every seed take these places of the grid."""
+    parts = {"study": "minilm-sst2", "arms": ARMS, "tune": {"optimizer.lr": [3e-5, 1e-4, 3e-4]}}
+    whole = study_of(seeds=list(range(len(choices))), **parts)
+    for seed, (baseline, treated) in enumerate(choices):
+        best = {"baseline": baseline, "oelm-freeze": treated}
+        folder = make_runs(root, study_of(seeds=[seed], **parts), best=best, examples=60, steps=10)
+    (folder / "study.json").write_text(json.dumps(whole.to_dict()))
+    return read_results(folder)
+
+
+@pytest.mark.parametrize(
+    ("choices", "status", "why"),
+    [
+        ([(0, 1), (0, 2), (0, 1), (0, 1), (1, 2)], "supported", "tuned_lr(oelm-freeze) / tuned_lr(baseline) > 1"),
+        ([(1, 0), (2, 0), (1, 0), (1, 0), (2, 1)], "refuted", "measured 0."),
+        ([(0, 1), (2, 1), (1, 1), (1, 2), (2, 1)], "inconclusive", "measured 1"),
+        ([(0, 1)] * 5, "inconclusive", "measured 3"),
+    ],
+    ids=["larger", "smaller", "either", "always-the-same"],
+)
+def test_whether_frozen_queries_and_keys_take_a_larger_learning_rate(tmp_path, ledger, choices, status, why):
+    """By what every seed took of the grid, and not by what somebody set."""
+    results = tuned_runs(tmp_path, choices)
+    rates = [3e-5, 1e-4, 3e-4]
+    assert results.values("oelm-freeze", "tuned_lr") == {seed: rates[one] for seed, (_, one) in enumerate(choices)}
+    found = verdict(ledger.claims["C15"], results)
+    assert found.status == status, str(found.tests[1].message)
+    assert why in str(found.tests[1].message)
+
+
+def test_without_tuning_there_is_no_tuned_learning_rate(tmp_path, ledger):
+    results = runs_of(tmp_path, "minilm-sst2", examples=60)
+    assert results.values("baseline", "tuned_lr") == {}
+    assert verdict(ledger.claims["C15"], results).status == "inconclusive"
+    with pytest.raises(oelm.OelmError, match="there is no tuned_lr"):
+        results.compare("oelm-freeze", metric="tuned_lr")
+
+
+@pytest.mark.parametrize(("ahead", "status"), [(0.1, "supported"), (-0.1, "refuted"), (0.0, "inconclusive")])
+def test_whether_it_converges_faster(tmp_path, ledger, ahead, status):
+    """By the validation loss along the way; where both end plays no part."""
+
+    def curve(cell, record):
+        gain = ahead + 0.01 * (-1) ** cell.seed if cell.arm == "oelm-freeze" else 0.0
+        losses = [0.6 - gain, 0.4 - gain, 0.3]
+        found = tuple(ValidationScore(step=step, metrics={"loss": one}) for step, one in enumerate(losses, 1))
+        return replace(record, evaluations=found)
+
+    results = runs_of(tmp_path, "minilm-sst2", examples=60, change=curve)
+    assert results.values("baseline", "curve_loss")[0] == pytest.approx(1.3 / 3, abs=0.02)
+    assert verdict(ledger.claims["C16"], results).status == status
+
+
+def test_a_training_that_diverged_did_not_converge_faster(tmp_path, ledger):
+    def diverged(cell, record):
+        loss = 0.3 if cell.arm == "oelm-freeze" else 0.5
+        scores = (ValidationScore(step=1, metrics={"loss": loss + 0.001 * cell.seed}),)
+        failed = (cell.arm, cell.seed) == ("oelm-freeze", 4)
+        return replace(record, evaluations=scores, status="diverged" if failed else "done")
+
+    found = verdict(ledger.claims["C16"], runs_of(tmp_path, "minilm-sst2", examples=60, change=diverged))
+    assert found.status == "inconclusive"
+    assert "oelm-freeze" in str(found.tests[1].message)
+    assert "1 of 5" in str(found.tests[1].message)

@@ -400,7 +400,10 @@ def test_check_shows_the_full_messages():
     result = run("check", "C8", "C14")
     assert result.exit_code == 0
     assert "100,000 steps of 0.184 s take 5h07" in result.output
-    assert re.search(r"margin +1.05: 5 %: the report's own target", result.output)
+    assert re.search(
+        r"rule +perplexity\(.*\) / perplexity\(baseline\) > 1.05 \(5 %: the report's own target", result.output
+    )
+    assert result.output.count(" > 1.05 (") == 1, "a rule is said once, however many scales it has"
     assert re.search(r"verdict +refuted \(GPT Medium-512\)", result.output)
     assert "C1  " not in result.output
     assert list(json.loads(run("check", "C5", "--json").output)) == ["C5"]

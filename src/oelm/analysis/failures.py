@@ -57,7 +57,7 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
     values = judged_values(results, arm, metric, model=model)
     if find_metric(metric).kind == "tuning":
         return _tuning_outcomes(results, arm, metric, values)
-    if find_metric(metric).kind not in ("predictions", "loss"):
+    if find_metric(metric).kind not in ("predictions", "loss", "curve"):
         return SeedOutcomes(arm=arm, planned=tuple(values), not_run=(), failed={}, values=values)
     failed: dict[int, Message] = {}
     not_run = []

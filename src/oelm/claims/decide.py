@@ -100,14 +100,11 @@ def _judge_tests(claim: Claim, results: Mapping[str, Results]) -> tuple[JudgedTe
     judged: dict[int, JudgedTest] = {}
     found: dict[int, _Measured] = {}
     for number, test in enumerate(claim.tests):
-        hypothesis = Hypothesis(
-            name="", statement=claim.claim.en, estimand=test.estimand, rule=test.rule, margin=test.margin
-        )
-        by_count = _judge_count(test, hypothesis) if test.studies else _not_run(test)
+        by_count = _judge_count(test) if test.studies else _not_run(test)
         if by_count is not None:
             judged[number] = by_count
         else:
-            found[number] = _measure(test, hypothesis, results)
+            found[number] = _measure(test, results)
     family = judge_family({str(number): one.judged for number, one in found.items() if one.test.decides})
     for number, one in found.items():
         key = str(number)
@@ -119,7 +116,7 @@ def _judge_tests(claim: Claim, results: Mapping[str, Results]) -> tuple[JudgedTe
 # -- by counting -----------------------------------------------------------------------------------------------------
 
 
-def _judge_count(test: ClaimTest, hypothesis: Hypothesis) -> JudgedTest | None:
+def _judge_count(test: ClaimTest) -> JudgedTest | None:
     """From the configuration of its study; None if it is not about a count, or the sizes are not known."""
     estimand = test.estimand
     if find_metric(estimand.metric).kind != "count" or len(test.studies) != 1:
@@ -138,7 +135,7 @@ def _judge_count(test: ClaimTest, hypothesis: Hypothesis) -> JudgedTest | None:
         measured = Message("counted-ratio", one=numbers[0], other=numbers[1], change=value - 1)
     else:
         measured = Message("counted", value=value)
-    message = _test_message(status, hypothesis, measured)
+    message = _test_message(status, test.hypothesis, measured)
     return JudgedTest(test=test, status=status, message=message, value=value)
 
 
@@ -170,18 +167,18 @@ class _Measured:
     """Where a study that was run departs from the shipped one."""
 
 
-def _measure(test: ClaimTest, hypothesis: Hypothesis, results: Mapping[str, Results]) -> _Measured:
+def _measure(test: ClaimTest, results: Mapping[str, Results]) -> _Measured:
     missing = tuple(study for study in test.studies if not _has_arms(results.get(study), test.estimand))
     if missing:
-        return _Measured(test=test, judged=_blank(hypothesis), missing=missing)
+        return _Measured(test=test, judged=_blank(test.hypothesis), missing=missing)
     there = [results[study] for study in test.studies]
     changed = tuple(change for one in there for change in _changes(one.study))
     if test.combine is None:
-        return _Measured(test=test, judged=measure_hypothesis(there[0], hypothesis), changed=changed)
+        return _Measured(test=test, judged=measure_hypothesis(there[0], test.hypothesis), changed=changed)
     combined = _combine(there, test)
     p_values = combined.test(test.rule, test.margin)
     judged = replace(
-        _blank(hypothesis),
+        _blank(test.hypothesis),
         status="invalid" if combined.status == "invalid" else "inconclusive",
         value=combined.value,
         interval=combined.interval,

@@ -11,7 +11,7 @@ from oelm.analysis.checks.reported_number import parse_number
 from oelm.claims.schema import ClaimTest, Ledger, ResultTable
 from oelm.data.tasks import TASKS
 from oelm.errors import StudyError, did_you_mean
-from oelm.metrics import MEASURED, SHARES
+from oelm.metrics import MEASURED, SHARES, metric_names
 from oelm.study import yaml
 from oelm.study.hypothesis import estimand_problems
 from oelm.study.load import load_study
@@ -82,6 +82,8 @@ def _test_problems(test: ClaimTest, shipped: Collection[str]) -> Iterator[tuple[
         if test.estimand.metric not in measured:
             guess = did_you_mean(test.estimand.metric, measured) or f"; there are {', '.join(measured)}"
             yield ".estimand", f"'{test.estimand.metric}' is not measured by {name}{guess}"
+        elif test.estimand.metric in metric_names("tuning") and not study.tunes_lr:
+            yield ".estimand", f"there is no {test.estimand.metric} in {name}, which does not tune the learning rate"
         for place, wrong in estimand_problems(test.estimand, test.rule, test.margin, arms=study.arms):
             yield f".{place}", f"{wrong} ({name})"
     if not test.studies:

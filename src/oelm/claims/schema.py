@@ -16,7 +16,7 @@ from oelm.errors import OelmError
 from oelm.message import Text
 from oelm.metrics import TIMES, Direction
 from oelm.study.forbid_extra import ForbidExtra
-from oelm.study.hypothesis import Estimand, Rule, parse_estimand
+from oelm.study.hypothesis import Estimand, Hypothesis, Rule, parse_estimand
 from oelm.study.study import Value
 from oelm.treatment import Treatment
 
@@ -167,6 +167,11 @@ class ClaimTest(ForbidExtra):
     """What it takes beside a CPU and what comes with oelm."""
     decides: bool = True
     """Whether the claim stands or falls with it; else it is shown beside the verdict."""
+
+    @property
+    def hypothesis(self) -> Hypothesis:
+        """Estimand, rule and margin, to be judged as those of a study are."""
+        return Hypothesis(name="", statement="", estimand=self.estimand, rule=self.rule, margin=self.margin)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oelm.analysis.results import Results
     from oelm.claims.decide import JudgedTest
     from oelm.claims.judge import JudgedClaim
-    from oelm.claims.schema import ClaimTest, Ledger
+    from oelm.claims.schema import Claim, Ledger
 
 
 class _Listing(TyperGroup):
@@ -80,7 +80,7 @@ def check_ledger(
         issues = [_issue_line(issue, lang) for issue in one.issues] or [say("claims-clean")[lang]]
         lines += [("claims-checks", text) for text in issues]
         lines += _paired(one, lang)
-        lines += [("claims-margin", _margin_line(test, lang)) for test in one.claim.tests if test.because is not None]
+        lines += [("claims-rule", line) for line in _rules(one.claim, lang)]
         lines += [("claims-note", note[lang]) for note in one.claim.notes]
         _show(name, one.claim.claim[lang], lines, lang)
 
@@ -154,8 +154,15 @@ def _paired(one: JudgedClaim, lang: Lang) -> list[tuple[str, str]]:
     return [("claims-paired", translate(pair.message)[lang]) for pair in one.paired]
 
 
-def _margin_line(test: ClaimTest, lang: Lang) -> str:
-    return f"{test.margin:,.10g}: {test.because[lang] if test.because is not None else ''}"
+def _rules(claim: Claim, lang: Lang) -> list[str]:
+    """By what its tests decide, each rule once, and why the margin is that."""
+    found: dict[Message | str, Text | None] = {}
+    for test in claim.tests:
+        rule = (
+            str(test.hypothesis) if test.combine is None else Message(f"rule-{test.combine}", rule=str(test.hypothesis))
+        )
+        found[rule] = found.get(rule) or test.because
+    return [say("rule-because" if why else "rule-alone", rule=rule, why=why)[lang] for rule, why in found.items()]
 
 
 def _issue_line(issue: Issue, lang: Lang) -> str:

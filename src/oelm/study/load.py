@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from oelm.data.tasks import TASKS
 from oelm.errors import StudyError, TreatmentError, did_you_mean
-from oelm.metrics import MEASURED
+from oelm.metrics import MEASURED, metric_names
 from oelm.study import yaml
 from oelm.study.hypothesis import Hypothesis, Rule, estimand_problems, parse_estimand
 from oelm.study.overrides import apply_override
@@ -101,8 +101,9 @@ def _validate_study(raw: dict[str, Any], problems: Problems, *, where: str, skip
         _check_compare(compare, arms, recipe, problems)
     hypotheses = _hypotheses(raw.get("hypotheses"), arms, recipe, problems)
     for one in hypotheses:
-        if one.estimand.metric == "lr_sensitivity" and (tune is None or LR not in tune.grid):
-            problems.add(f"hypotheses.{one.name}.estimand", f"there is no lr_sensitivity unless {LR} is tuned")
+        metric = one.estimand.metric
+        if metric in metric_names("tuning") and (tune is None or LR not in tune.grid):
+            problems.add(f"hypotheses.{one.name}.estimand", f"there is no {metric} unless {LR} is tuned")
     notes = raw.get("notes") or []
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         problems.add("notes", f"must be a list of texts (in quotation marks, if there is a colon), got {notes!r}")
