@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
+from typer.testing import CliRunner
 
 import oelm
 from made_bench import write_bench
@@ -15,6 +16,7 @@ from oelm.analysis.results import read_results
 from oelm.claims.counting import count_arm
 from oelm.claims.judge import judge_claim
 from oelm.claims.load import ledger_from_dict, load_ledger, shipped_ledgers
+from oelm.cli.claims import claims_app
 from oelm.heads.count import freezing_savings
 from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM, OelmGPTForSequenceClassification
 from oelm.runs.record import ValidationScore
@@ -155,6 +157,17 @@ def test_a_small_study_decides_at_its_own_scale(tmp_path, ledger, treated, statu
     assert "5 seeds" in str(small.message)
 
 
+def test_the_commands_read_the_records(tmp_path):
+    runs_of(tmp_path, "minilm-sst2", treated=0.8)
+    listed = CliRunner().invoke(claims_app, [str(tmp_path)]).output
+    assert "verdict  refuted (MiniLM-L6, SST-2, CPU)\n" in listed
+    checked = CliRunner().invoke(claims_app, ["check", "C1", "--runs", str(tmp_path), "--json"]).output
+    data = json.loads(checked)["C1"]
+    assert data["verdict"]["scale"]["en"] == "MiniLM-L6, SST-2, CPU"
+    small = data["tests"][1]
+    assert small["low"] < small["value"] < small["high"] < small["margin"] < 0
+
+
 def test_scales_that_disagree_are_both_named(tmp_path, ledger):
     results = [runs_of(tmp_path, "bert-sst2-fair"), runs_of(tmp_path, "minilm-sst2", treated=0.8)]
     found = verdict(ledger.claims["C1"], *results)
@@ -167,8 +180,11 @@ def test_scales_that_disagree_are_both_named(tmp_path, ledger):
 def test_a_study_that_was_changed_says_so(tmp_path, ledger):
     results = runs_of(tmp_path, "minilm-sst2", seeds=2)
     assert "; not run as shipped: " in str(verdict(ledger.claims["C1"], results).tests[1].message)
-    as_shipped = replace(results, study=load_study("minilm-sst2"))
-    assert "not run as shipped" not in str(verdict(ledger.claims["C1"], as_shipped).tests[1].message)
+    shipped = load_study("minilm-sst2")
+    copied = replace_at(shipped, "recipe.data.path", "a/local/copy")
+    for study in (shipped, copied):
+        as_shipped = verdict(ledger.claims["C1"], replace(results, study=study)).tests[1]
+        assert "not run as shipped" not in str(as_shipped.message)
 
 
 def test_the_tests_of_a_claim_share_the_5_percent(tmp_path):
@@ -311,7 +327,7 @@ def test_a_part_that_is_blocked_blocks_the_mean(tmp_path, ledger):
     ]
     found = verdict(ledger.claims["C11"], *results)
     assert found.status == "inconclusive"
-    assert "LR-DIFFERS" in str(found.tests[1].message)
+    assert "gpt-mini-agnews cannot be compared (LR-DIFFERS" in str(found.tests[1].message)
 
 
 # -- how it was trained --------------------------------------------------------------------------------------------

@@ -214,6 +214,7 @@ def test_claims_in_chinese(run):
         ("claims", "--ledger", "bad.yaml"),
         ("claims", "--lang", "xx"),
         ("claims", "check", "C99"),
+        ("claims", "check", "--runs", "nowhere"),
         ("claims", "check", "--ledger", "bad.yaml"),
     ],
 )

@@ -226,14 +226,14 @@ def _judged_test(found: _Measured, judged: JudgedHypothesis) -> JudgedTest:
     test = found.test
     if found.missing:
         return _not_run(test, found.missing)
-    if found.combined is not None and judged.status != "invalid":
-        message = _combined_message(found.combined, judged, test)
+    # What a check blocks decides nothing, and its sentence says which check it was.
+    status: ClaimStatus = judged.status if judged.status != "invalid" else "inconclusive"
+    if found.combined is not None:
+        message = _combined_message(found.combined, judged, test, status)
     else:
         message = _without_name(judged.message)
     if found.changed:
         message = Message("claim-changed", said=message, what=tuple(map(verbatim, found.changed)))
-    # What a check blocks decides nothing, and its sentence says which check it was.
-    status: ClaimStatus = judged.status if judged.status != "invalid" else "inconclusive"
     return JudgedTest(test=test, status=status, message=message, value=judged.value, interval=judged.interval)
 
 
@@ -249,15 +249,16 @@ def _not_run(test: ClaimTest, missing: tuple[str, ...] = ()) -> JudgedTest:
     return JudgedTest(test=test, status="out of reach here", message=message)
 
 
-def _combined_message(combined: Combined, judged: JudgedHypothesis, test: ClaimTest) -> Message:
+def _combined_message(combined: Combined, judged: JudgedHypothesis, test: ClaimTest, status: ClaimStatus) -> Message:
     measured = Message("measured-none") if judged.value is None else Message("measured-exact", value=judged.value)
     if judged.interval is not None:
         low, high = judged.interval.low, judged.interval.high
         measured = Message(
             f"measured-{test.combine}", value=judged.value, low=low, high=high, studies=tuple(test.studies)
         )
-    said = _test_message(judged.status, judged.hypothesis, measured)
-    return Message("hypothesis-open", status=said, why=combined.why) if combined.why else said
+    said = _test_message(status, test.hypothesis, measured)
+    why = combined.why or judged.message.values.get("why") if status == "inconclusive" else None
+    return Message("hypothesis-open", status=said, why=why) if why else said
 
 
 def _without_name(message: Message) -> Message:

@@ -43,7 +43,7 @@ def write_report(
 
 
 def build_content(results: Results, *, ledger: Ledger | None = None) -> Content:
-    """The report of a study as data. `ledger` holds the published claims it re-tests, by default those shipped."""
+    """The report of a study as data. `ledger` holds the published claims it tests, by default those shipped."""
     study = results.study
     verdict = overall_verdict(results)
     parts: dict[str, Iterable[Block]] = {
