@@ -64,34 +64,37 @@ def make_runs(
     accuracy: dict[str, float] | None = None,
     spread: float = 0.004,
     examples: int = EXAMPLES,
+    classes: int = 2,
     steps: int = 100,
     change: Any = None,
     best: dict[str, int] | None = None,
 ) -> Path:
     """Write the folder of a study and return it.
 
-    `accuracy` is the true one of every arm, `spread` how far seeds scatter around it; all arms of a seed err on mostly
-    the same examples, as real ones do. `change(cell, record)` may return another record, or None to leave it out.
+    `accuracy` is the true one of every arm, or of a cell (`baseline/seed-0`), `spread` how far seeds scatter around it;
+    all arms of a seed err on mostly the same examples, as real ones do. `change(cell, record)` may return another
+    record, or None to leave it out.
     `best` is the place in the grid, by arm, of what does best when tuned: the middle, if it is not said.
     """
     study = study or study_of()
     folder = root / study.name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.json").write_text(json.dumps(study.to_dict()))
-    write_floor(folder, accuracy=0.3)
+    write_floor(folder, accuracy=0.3, majority=1 / classes, classes=classes)
     hardness = np.random.default_rng(7).random(examples)
-    labels = np.random.default_rng(8).integers(0, 2, examples)
+    labels = np.random.default_rng(8).integers(0, classes, examples)
     for cell in (*tuning_cells(study), *compared_cells(study)):
         grid = study.tune.grid.items() if study.tune is not None else ()
         tuned = tuple((path, values[(best or {}).get(cell.arm, len(values) // 2)]) for path, values in grid)
         spec = resolve_cell(study, cell, tuned if cell.point is None else None)
         draw = np.random.default_rng([cell.seed, list(study.arms).index(cell.arm)])
-        target = (accuracy or {}).get(cell.arm, 0.9) + spread * draw.standard_normal()
+        known = accuracy or {}
+        target = known.get(str(cell), known.get(cell.arm, 0.9)) + spread * draw.standard_normal()
         target -= 0.05 * (cell.point is not None and cell.point != tuned)
         seed_noise = np.random.default_rng([cell.seed, 99]).standard_normal(examples) * 0.05
         difficulty = hardness + seed_noise + 0.02 * draw.standard_normal(examples)
         right = difficulty <= np.quantile(difficulty, np.clip(target, 0.0, 1.0))
-        predicted = np.where(right, labels, 1 - labels)
+        predicted = np.where(right, labels, (labels + 1) % classes)
         loss = np.where(right, 0.1, 1.5) + 0.01 * draw.random(examples)
         record = _record(spec, _metrics(labels, predicted, loss), len(labels), steps)
         changed = change(cell, record) if change is not None else record
@@ -153,7 +156,12 @@ def score(record: Record, **metrics: float) -> Record:
 
 
 def write_floor(
-    folder: Path, *, right: NDArray[np.bool_] | None = None, majority: float = 0.5, **metrics: float
+    folder: Path,
+    *,
+    right: NDArray[np.bool_] | None = None,
+    majority: float = 0.5,
+    classes: int = 2,
+    **metrics: float,
 ) -> None:
     """What a cheap model is said to reach on the rows of these runs, and which of them it has right."""
     simple = SimpleBaseline(
@@ -162,7 +170,7 @@ def write_floor(
         splits={"validation": metrics, "test": metrics},
         majority={"validation": majority},
         right={} if right is None else {"validation": pack_answers(right)},
-        classes=2,
+        classes=classes,
         kind="bigrams" if "perplexity" in metrics else "tf-idf + logistic regression",
         rows=60000,
         capped=False,
@@ -258,13 +266,12 @@ PROVENANCE = Provenance(
 
 
 def _metrics(labels: Any, predicted: Any, loss: Any) -> dict[str, float]:
-    f1 = [2 * ((predicted == c) & (labels == c)).sum() / ((predicted == c).sum() + (labels == c).sum()) for c in (0, 1)]
-    return {
-        "accuracy": float((labels == predicted).mean()),
-        "macro_f1": float(np.mean(f1)),
-        "f1": float(f1[1]),
-        "loss": float(loss.mean()),
-    }
+    counts = [
+        ((predicted == c).sum() + (labels == c).sum(), (predicted == c) & (labels == c)) for c in np.unique(labels)
+    ]
+    f1 = [2 * right.sum() / there for there, right in counts]
+    found = {"accuracy": float((labels == predicted).mean()), "macro_f1": float(np.mean(f1))}
+    return found | ({"f1": float(f1[1])} if len(f1) == 2 else {}) | {"loss": float(loss.mean())}
 
 
 def _write_steps(place: Path, record: Record, steps: int) -> None:

@@ -82,6 +82,11 @@ class Combined:
     """What no difference is."""
 
     @property
+    def ways(self) -> tuple[Estimate, ...]:
+        """Both ways to count failures, where there are any: what is decided must hold in all."""
+        return tuple(one for one in (self.estimate, self.with_failures) if one is not None)
+
+    @property
     def issues(self) -> tuple[Issue, ...]:
         """What the checks found in the parts."""
         return tuple(dict.fromkeys(found for part in self.parts for found in part.measured.issues))
@@ -93,9 +98,8 @@ class Combined:
         if self.estimate is None:  # counts
             low, high = bounds(rule, margin, middle=self.middle)
             return (0.0, 1.0) if self.value is not None and low < self.value < high else (1.0, 0.0)
-        ways = [one for one in (self.estimate, self.with_failures) if one is not None]
         is_logarithm = find_metric(self.estimand.metric).relative
-        found = [p_values(one, rule, margin, middle=self.middle, is_logarithm=is_logarithm) for one in ways]
+        found = [p_values(one, rule, margin, middle=self.middle, is_logarithm=is_logarithm) for one in self.ways]
         return max(p for p, _ in found), max(p for _, p in found)
 
 

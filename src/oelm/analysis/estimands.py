@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from oelm.analysis.checks.registry import Issue
-from oelm.analysis.evidence import arm_mean, ratio_estimate
+from oelm.analysis.evidence import arm_mean, difference_estimate, ratio_estimate
 from oelm.analysis.failures import SeedOutcomes, seed_outcomes, worst_value
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds
 from oelm.analysis.stats.power import ALPHA
 from oelm.analysis.stats.timed_pairs import timed_pair
-from oelm.analysis.verdicts import NOTHING, compare_arms, issues_of
+from oelm.analysis.verdicts import NOTHING, issues_of
 from oelm.metrics import find_metric
 from oelm.study.hypothesis import Estimand, Rule
 
@@ -160,7 +160,7 @@ def _estimate(results: Results, estimand: Estimand, by_seed: Mapping[int, float]
         assert found is not None
         return found.estimate
     if estimand.form == "difference":
-        return compare_arms(results, estimand.arm, against=estimand.against, metric=estimand.metric).estimate
+        return difference_estimate(results, estimand.arm, estimand.against, estimand.metric, by_seed)
     return ratio_estimate(results, estimand.arm, estimand.against, estimand.metric, by_seed)
 
 

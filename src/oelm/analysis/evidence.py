@@ -60,6 +60,14 @@ def arm_mean(
     )
 
 
+def difference_estimate(results: Results, arm: str, against: str, metric: str, seeds: Collection[int]) -> Estimate:
+    """Of two arms over these seeds, on the scale on which the metric is judged."""
+    one, other = (judged_values(results, name, metric) for name in (arm, against))
+    examples = by_example(results, (arm, against), metric, "final", seeds, operator.sub)
+    over_seeds = from_seeds([one[seed] - other[seed] for seed in seeds])
+    return with_examples(over_seeds, crossed(*examples) if examples is not None else None)
+
+
 def ratio_estimate(results: Results, arm: str, against: str, metric: str, ratios: Mapping[int, float]) -> Estimate:
     """Of the logarithm of the ratio of two arms, whose ratios by seed are known."""
     if find_metric(metric).relative:

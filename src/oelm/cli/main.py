@@ -20,7 +20,7 @@ COMMANDS = {
     "plan": ("plan", "Show the cells, arm differences, counts and estimated time of a study"),
     "check": ("check", "Find what makes a comparison unfair, in a study or its records"),
     "run": ("run", "Run the missing cells of a study and show the results"),
-    "report": ("report", "Write the report of every study below a folder"),
+    "report": ("report", "Write the report of every study below a folder, or one over several"),
     "bench": ("bench", "Time the steps of arms side by side, next to the most freezing can save"),
     "status": ("status", "Show the state of every cell"),
     "logs": ("logs", "Show the log of a cell"),

@@ -20,13 +20,12 @@ from oelm.analysis.stats.power import ALPHA, decidable, detectable
 from oelm.analysis.stats.tuning import at_edge
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric
-from oelm.study.study import Study
+from oelm.study.study import LR, Study
 from oelm.treatment import ORTHONORMAL, Treatment
 
 if TYPE_CHECKING:
     from oelm.analysis.results import Results
 
-LR = "optimizer.lr"
 # Where things were run. It changes no result on purpose, so it is said and does not block.
 SURROUNDINGS = ("oelm", "commit", "python", "device", "cpu", "gpu", "threads", "host", "versions", "processes")
 # Sections that are one choice: who declares a part of it declares what becomes of the rest.

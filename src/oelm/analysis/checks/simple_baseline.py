@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from oelm.analysis.checks.design import LR, edges, is_untuned
+from oelm.analysis.checks.design import edges, is_untuned
 from oelm.analysis.checks.registry import Issue, issue
 from oelm.analysis.results import Results, finite_number
 from oelm.analysis.stats.crossed import crossed
@@ -21,6 +21,7 @@ from oelm.metrics import find_metric
 from oelm.runs.record import Record
 from oelm.runs.simple_baseline import SimpleBaseline, find_simple_baseline
 from oelm.study.cells import Cell
+from oelm.study.study import LR
 
 
 def check_simple_baseline(results: Results) -> Iterator[Issue]:
