@@ -222,7 +222,7 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
             failed[seed] = Message(f"status-{record.status}")
         elif seed not in values:
             failed[seed] = Message("failure-no-number", metric=metric)
-    if kind not in ("predictions", "loss"):
+    if kind not in ("predictions", "loss", "curve"):
         return SeedOutcomes(arm=arm, planned=results.planned.seeds, not_run=tuple(not_run), failed={}, values=values)
     collapsed = {cell.seed for cell in results.collapsed if cell.arm == arm and cell.seed in values}
     if collapsed != set(results.planned.seeds):

@@ -7,6 +7,7 @@ check blocks it, it is `invalid`. Seeds that failed count as in verdicts. What i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -92,7 +93,12 @@ def judge_hypotheses(results: Results) -> list[JudgedHypothesis]:
     whole = results.whole
     if whole is not None and results.study.seeds == whole.study.seeds:
         return [one for one in whole.hypotheses if {*arms_of(one.hypothesis.estimand)} <= set(results.study.arms)]
-    found = {hypothesis.name: _judge(results, hypothesis) for hypothesis in results.planned.hypotheses}
+    found = {hypothesis.name: measure_hypothesis(results, hypothesis) for hypothesis in results.planned.hypotheses}
+    return list(judge_family(found).values())
+
+
+def judge_family(found: Mapping[str, JudgedHypothesis]) -> dict[str, JudgedHypothesis]:
+    """Those that share the 5 %, with their status and message."""
     # What cannot find anything still counts: a family does not get smaller by what happens to its members.
     tested = {name: one for name, one in found.items() if not _is_count(one)}
     supported = holm({name: _open_p(one, one.p_supported) for name, one in tested.items()})
@@ -110,7 +116,7 @@ def judge_hypotheses(results: Results) -> list[JudgedHypothesis]:
         )
         for name, one in tested.items()
     }
-    return [_decided(judged.get(name, one)) for name, one in found.items()]
+    return {name: _decided(judged.get(name, one)) for name, one in found.items()}
 
 
 def _is_count(one: JudgedHypothesis) -> bool:
@@ -144,8 +150,8 @@ def _deciding(one: JudgedHypothesis, supported: float, refuted: float, *, family
     return shown_interval(one.hypothesis.estimand, one.estimate.interval(1 - share))
 
 
-def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
-    """By itself; a bench is judged by what was measured in turns, and the checks of records do not concern it."""
+def measure_hypothesis(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
+    """By itself, and not decided yet: that depends on what else is tested. Checks of records do not concern a bench."""
     found = measure_estimand(results, hypothesis.estimand)
     alone = _p_alone(hypothesis, found)
     both = alone
