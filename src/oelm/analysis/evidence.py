@@ -205,8 +205,6 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
         return _tuning_outcomes(results, arm, metric, values)
     if kind == "count":
         return SeedOutcomes(arm=arm, planned=tuple(values), not_run=(), failed={}, values=values)
-    if kind == "tuning":
-        return _tuning_outcomes(results, arm, metric, values)
     failed: dict[int, Message] = {}
     not_run = []
     for seed in results.planned.seeds:
@@ -257,26 +255,6 @@ def diverged_everywhere(results: Results, cell: Cell) -> bool:
     points = trials_of(results.planned, cell).values()
     diverged = {trial for trial, record in results.tuning.items() if record.status == "diverged"}
     return bool(points) and all(not diverged.isdisjoint(trials) for trials in points)
-
-
-def _tuning_outcomes(results: Results, arm: str, metric: str, values: Mapping[int, float]) -> SeedOutcomes:
-    """Of trials. That some diverge is part of what is measured; a seed failed if there is nothing to measure."""
-    planned, there = tuning_seeds(results.planned), results.tuning
-    missing = [seed for seed in planned if seed not in values]
-    trials = {
-        seed: [Cell(arm=arm, seed=seed, point=point) for point in grid_points(results.planned)] for seed in missing
-    }
-    not_run = [
-        seed for seed in missing if any(one not in there and str(one) not in results.damaged for one in trials[seed])
-    ]
-    why = Message("failure-no-number", metric=metric)
-    return SeedOutcomes(
-        arm=arm,
-        planned=planned,
-        not_run=tuple(not_run),
-        failed={seed: why for seed in missing if seed not in not_run},
-        values=values,
-    )
 
 
 def worst_value(results: Results, metric: str) -> float:
