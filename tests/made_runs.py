@@ -190,7 +190,7 @@ def launch(**parts: Any) -> Launch:
 
 
 # Too few heads for any figure, and none of them measured.
-NO_HEADS = AttentionStats(norm={}, deviation={}, logit_spread=(), entropy=())
+NO_HEADS = AttentionStats(norm={}, cosine={}, logit_spread=(), entropy=())
 
 
 def made_record(cell: Cell, metrics: dict[str, float], *, examples: int = EXAMPLES, steps: int = 100) -> Record:

@@ -50,8 +50,9 @@ class AttentionStats:
 
     norm: Blocks
     """Frobenius norm of every head's block."""
-    deviation: Blocks
-    """max |W W^T - I| of every head's block."""
+    cosine: Blocks
+    """The largest |cosine| of the angle between two rows of every head's block: 0 where they are orthogonal, whatever
+    their length."""
     logit_spread: tuple[float | None, ...]
     """By layer: standard deviation of the attention logits over all heads and over all pairs of a query and a key that
     it attends to, without padding."""

@@ -109,6 +109,25 @@ def test_several_hypotheses_share_the_five_percent(tmp_path):
     assert statuses(results)["count"] == "supported"
 
 
+@pytest.mark.parametrize("accuracy", [0.80, 0.885, 0.895, 0.9, 0.905, 0.92])
+def test_a_status_follows_from_the_interval_that_decides(tmp_path, accuracy):
+    """It lies where the rule wants it, or nowhere near, or across the margin: for every rule, in a family of four."""
+    rules = {"above": -0.01, "below": 0.01, "within": 0.01, "more": 0.0}
+    hypotheses = {
+        name: hypothesis(DIFFERENCE, "above" if name == "more" else name, margin) for name, margin in rules.items()
+    }
+    results = load(make_runs(tmp_path, study_of(hypotheses=hypotheses), accuracy={"oelm-freeze": accuracy}, **SMALL))
+    for one in results.hypotheses:
+        low, high = {"above": (-0.01, math.inf), "below": (-math.inf, 0.01), "within": (-0.01, 0.01)}.get(
+            one.hypothesis.name, (0, math.inf)
+        )
+        inside = low < one.deciding.low and one.deciding.high < high
+        outside = one.deciding.high < low or high < one.deciding.low
+        assert (one.status == "supported", one.status == "refuted") == (inside, outside)
+        assert one.remark is None
+        assert f"({100 * one.deciding.level:.4g} % interval {one.deciding.low:.4g} to " in str(one)
+
+
 def test_with_no_effect_a_gain_is_rarely_supported():
     """By the arithmetic of `above`: twice the one-sided p, so 2.5 % for either direction."""
     number = 3000

@@ -559,7 +559,7 @@ def victim(tmp_path_factory):
     ]
     hypotheses = {text: {"statement": "s", "estimand": text, "rule": "below", "margin": 0.5} for text in estimands}
     blocks = {"q": ((1.0, 2.0),), "k": ((1.0, 2.0),)}
-    heads = AttentionStats(norm=blocks, deviation=blocks, logit_spread=(1.0,), entropy=(2.0,))
+    heads = AttentionStats(norm=blocks, cosine=blocks, logit_spread=(1.0,), entropy=(2.0,))
     study = study_of(seeds=[0, 1], hypotheses=hypotheses)
     folder = make_runs(
         tmp_path_factory.mktemp("victim"),

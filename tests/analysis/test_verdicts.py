@@ -544,7 +544,7 @@ def test_a_seed_that_diverged_at_every_point_of_the_grid_is_a_failure(tmp_path, 
     study = study_of(tune={"optimizer.lr": list(GRID)}, seeds=[0, 1, 2])
     results = load(make_runs(tmp_path, study, change=change, **SMALL))
     one, is_failure = results.comparisons["oelm-freeze"], diverge == GRID
-    assert (one.verdict, one.n) == ("inconclusive", 2)
+    assert (one.verdict, one.n, results.sealed is None) == ("inconclusive", 2 if is_failure else 0, is_failure)
     assert list(one.outcomes[0].failed) == ([2] if is_failure else [])
     assert list(one.outcomes[0].not_run) == ([] if is_failure else [2])
     assert ("1 of 3 seeds of oelm-freeze failed (seed 2: diverged)" in str(one)) == is_failure

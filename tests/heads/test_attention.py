@@ -95,7 +95,7 @@ def test_every_family_is_measured_or_said_to_be_none(family):
     for role in ("q", "k"):
         heads = [projection.num_heads for projection in projections if projection.role == role]
         assert [len(row) for row in measured.norm[role]] == heads
-        assert max(max(row) for row in measured.deviation[role]) < 1e-5
+        assert max(max(row) for row in measured.cosine[role]) < 1e-5
         dims = [projection.head_dim for projection in projections if projection.role == role]
         for row, dim in zip(measured.norm[role], dims, strict=True):
             assert row == pytest.approx([math.sqrt(dim)] * len(row), rel=1e-5)
@@ -169,6 +169,29 @@ def test_numbers_have_six_digits():
         *measured.entropy,
         *measured.logit_spread,
         *measured.norm["q"][0],
-        *measured.deviation["k"][1],
+        *measured.cosine["k"][1],
     ]
     assert all(float(f"{value:.6g}") == value for value in values)
+
+
+@pytest.mark.parametrize("scale", ["unit", "match"])
+def test_orthogonal_rows_are_orthogonal_at_any_length(scale):
+    """`match` keeps the norms of the weights before, so its rows are not of length 1; their angles are right."""
+    model = BY_NAME["bert"].model()
+    untreated = measure_heads(model, BY_NAME["bert"].batch())
+    oelm.apply(model, init="orthogonalize", scale=scale, freeze="qk")
+    rows = oelm.orthonormality(model)
+    assert max(row.cosine for row in rows) < 1e-5
+    assert (max(row.deviation for row in rows) < 1e-5) == (scale == "unit")
+    assert min(min(layer) for layer in untreated.cosine["q"]) > 0.01, "which can be told from others"
+
+
+def test_cosines_are_those_of_the_rows():
+    model = BY_NAME["bert"].model()
+    rows_DM = next(iter(find_projections(model))).weight_rows(0).double()
+    unit_DM = rows_DM / rows_DM.norm(dim=1, keepdim=True)
+    cosine_DD = (unit_DM @ unit_DM.mT).fill_diagonal_(0).abs()
+    assert oelm.orthonormality(model)[0].cosine == pytest.approx(cosine_DD.max().item())
+    with torch.no_grad():
+        rows_DM = next(iter(find_projections(model))).weight_rows(0).zero_()
+    assert oelm.orthonormality(model)[0].cosine == 0

@@ -68,10 +68,10 @@ def lively(cell, record):
     """Curves that rise, heads that were measured, and provenance that tries to be code."""
     random = np.random.default_rng([cell.seed, len(cell.arm)])
 
-    def heads(deviation):
+    def heads(cosine):
         return AttentionStats(
             norm=dict.fromkeys("qk", ((5.0,) * 4,) * 3),
-            deviation={role: (deviation * (1 + random.random((3, 4)))).tolist() for role in "qk"},
+            cosine={role: (cosine * (1 + random.random((3, 4)))).tolist() for role in "qk"},
             logit_spread=(1.0,) * 3,
             entropy=(None, *(3 - random.random(2)).tolist()),
         )

@@ -68,8 +68,8 @@ def opened(browser, url):
     assert [one for one in browser.get_log("browser") if one["level"] == "SEVERE"] == []
 
 
-def looks(browser, *, width, scheme="light"):
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+def looks(browser, *, width, height=900, scheme="light"):
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
@@ -104,7 +104,22 @@ def test_it_opens_without_a_complaint(browser, url, made):
 
 def test_hostile_words_do_not_run(opened, hostile):
     assert opened.execute_script("return window.hacked") is None
-    assert hostile in opened.find_element("id", "question").text
+    assert hostile in opened.find_element("id", "change").text
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_first_screen_has_question_verdict_and_what_would_change_it(opened, made, lang):
+    """On a laptop, without scrolling."""
+    looks(opened, width=1280, height=800)
+    if lang == "zh":
+        click(opened, "#language")
+    bottoms = (
+        "return [...document.querySelectorAll('#question p, #verdict tbody tr, #change h2, #change li')]"
+        ".map(one => one.getBoundingClientRect().bottom)"
+    )
+    found = opened.execute_script(bottoms)
+    assert len(found) == 2 + len(made.results.hypotheses) + len(made.results.comparisons) + 1 + 3
+    assert max(found) <= 800
 
 
 def test_columns_sort_both_ways(opened):

@@ -2,34 +2,38 @@
 
 import ast
 import itertools
+import json
 import math
 import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import oelm.report
 from made_bench import ratio, write_bench
-from made_runs import make_runs, score, study_of
+from made_runs import STUDY, make_runs, score, seal_files, study_of
 from oelm.analysis.results import read_results
 from oelm.facts import AttentionStats
 from oelm.format import format_number
 from oelm.message import Text
 from oelm.report.figures.convergence import MOST_POINTS, convergence
-from oelm.report.figures.palette import INK, PALETTE, styles
+from oelm.report.figures.palette import INK, PALETTE, VERDICT_COLORS, VERDICT_SIGNS, styles
 from oelm.report.figures.plot import Plot, thinned
 from oelm.report.figures.svg import drawing, for_page, for_paper
+from oelm.report.figures.training_loss import loss_curve
 from oelm.report.sections.figures import figures_section
 from oelm.runs.record import ValidationScore
+from oelm.study.cells import Cell
 from oelm.text.messages import untranslated
 
 pytestmark = pytest.mark.slow
 
-NAMES = ["curves", "forest", "corners", "size", "speed", "timed", "tuning", "best-of-k", "heads", "entropy"]
+NAMES = ["forest", "curves", "loss", "corners", "size", "speed", "timed", "tuning", "best-of-k", "heads", "entropy"]
 NASTY = "<script>alert(\"1\")</script> $x^2$ & 'y'"
 
 
@@ -63,6 +67,59 @@ def test_every_point_says_arm_seed_and_value(made):
     for arm in made.results.arms:
         for seed, value in made.results.values(arm, "accuracy").items():
             assert f"{arm}, seed {seed}: {format_number(value)}" in size
+
+
+def words(svg):
+    return [one.text for one in ElementTree.fromstring(svg).iter() if one.tag.endswith("text")]
+
+
+def test_the_verdict_stands_beside_every_arm_in_words_and_color(made):
+    svg = figures(made.content)["forest"].svg
+    for one in made.results.comparisons.values():
+        assert f"{VERDICT_SIGNS[one.verdict]} {one.verdict}" in words(svg)
+        name, color = VERDICT_COLORS[one.verdict]
+        assert color in svg
+        assert f"fill: var({name})" in for_page(svg, "forest")
+    assert 'data-zh="▼ 更差"' in svg
+    assert "#a33a00" in for_paper(svg, "en"), "on paper too"
+
+
+def test_a_verdict_that_is_not_the_intervals_says_what_decided(tmp_path):
+    def change(cell, record):
+        return None if cell.arm == "oelm-freeze" and cell.seed > 2 else record
+
+    arms = {**STUDY["arms"], "other-lr": {"init": "keep", "freeze": "qk", "overrides": {"optimizer.lr": 1e-3}}}
+    folder = make_runs(tmp_path, study_of(arms=arms), examples=400, steps=10, change=change)
+    svg = next(one.svg for one in figures_section(read_results(folder)) if one.name == "forest")
+    assert "? inconclusive (3 of 5 seeds)" in words(svg)
+    assert "× invalid (LR-DIFFERS)" in words(svg)  # noqa: RUF001
+
+
+def test_the_bars_of_the_forest_are_the_intervals_that_decide(made):
+    found = tips(figures(made.content)["forest"].svg)
+    for arm, one in made.results.comparisons.items():
+        low, high, percent = one.deciding.low, one.deciding.high, 100 * one.deciding.level
+        assert (
+            f"{arm}: {one.estimate.mean:+.4f}, {percent:.4g} % interval {low:+.4f} to {high:+.4f}, {one.verdict}"
+            in found
+        )
+
+
+def test_verdicts_are_told_apart_by_every_kind_of_eye():
+    """Simulated by Machado's matrices for full protanopia and deuteranopia; and each has a sign of its own."""
+    eyes = {
+        "all": np.eye(3),
+        "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+        "deuteranopia": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    }
+    for matrix in eyes.values():
+        seen = [
+            np.array(matrix) @ np.array([int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)])
+            for kind, (_, color) in VERDICT_COLORS.items()
+            if kind in ("better", "worse", "equivalent")
+        ]
+        assert all(np.abs(a - b).max() > 0.15 for a, b in itertools.combinations(seen, 2))
+    assert len(set(VERDICT_SIGNS.values())) == len(VERDICT_SIGNS) == len(VERDICT_COLORS)
 
 
 def test_points_are_where_their_values_are(made):
@@ -131,13 +188,13 @@ def test_what_there_is_nothing_of_is_not_drawn_and_says_why(tmp_path):
 
 def test_one_seed_is_drawn_without_intervals(tmp_path):
     found = {one.name: one for one in figures_section(read_results(make_runs(tmp_path, study_of(seeds=[3]))))}
-    assert "95 % interval \u2013 to \u2013" in " ".join(tips(found["forest"].svg))
+    assert "97.5 % interval \u2013 to \u2013" in " ".join(tips(found["forest"].svg))
     assert found["size"].svg is not None
     assert not any("nan" in (one.svg or "") for one in found.values())
 
 
 def test_heads_that_were_measured_in_part_are_not_drawn(tmp_path):
-    nothing = AttentionStats(norm={}, deviation={"q": ((),), "k": ()}, logit_spread=(None,), entropy=(None, math.nan))
+    nothing = AttentionStats(norm={}, cosine={"q": ((),), "k": ()}, logit_spread=(None,), entropy=(None, math.nan))
 
     def change(cell, record):
         return replace(record, heads=(None, nothing)[cell.seed % 2])
@@ -145,6 +202,52 @@ def test_heads_that_were_measured_in_part_are_not_drawn(tmp_path):
     found = {one.name: one for one in figures_section(read_results(make_runs(tmp_path, change=change)))}
     assert found["heads"].svg is None
     assert found["entropy"].svg is None
+
+
+def test_orthogonal_heads_are_dark_at_any_length(made):
+    """What is drawn is the angle between rows; their size stands beside it."""
+    svg = figures(made.content)["heads"].svg
+    assert words(svg).count("5 \u2192 5") == 5
+    assert "whatever the length" in figures(made.content)["heads"].caption.en
+
+
+def test_training_loss_is_of_every_step(tmp_path):
+    """Against numpy over all steps of all seeds, stretch by stretch."""
+    results = read_results(make_runs(tmp_path, study_of(seeds=[0, 1]), examples=60, steps=100))
+    losses = np.array([results.steps(Cell(arm="freeze-only", seed=seed)).loss for seed in (0, 1)])
+    whole, thin = loss_curve(results, "freeze-only"), loss_curve(results, "freeze-only", most=30)
+    assert whole.steps == 1
+    assert np.array_equal(whole.median, np.median(losses, axis=0))
+    assert (thin.steps, len(thin.step), thin.step[-1]) == (4, 30, 100)
+    ends = [0, *thin.step.astype(int)]
+    for number, (start, end) in enumerate(itertools.pairwise(ends)):
+        some = losses[:, start:end]
+        assert 3 <= some.shape[1] <= 4
+        assert (thin.lowest[number], thin.highest[number]) == (some.min(), some.max())
+        assert thin.median[number] == np.median(some)
+
+
+def test_training_loss_names_what_it_does_not_show(tmp_path):
+    folder = make_runs(tmp_path, study_of(seeds=[0, 1]), examples=60, steps=20)
+
+    def edit(arm, step, loss):
+        path = folder / arm / "seed-0" / "steps.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows[step - 1]["loss"] = loss
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        seal_files(path.parent)
+
+    def caption():
+        return next(one.caption.en for one in figures_section(read_results(folder)) if one.name == "loss")
+
+    assert "Single steps" not in caption()
+    assert "not a number" not in caption()
+    edit("freeze-only", 7, 50.0)
+    edit("oelm-freeze", 20, math.nan)
+    assert "Single steps went beyond the figure, up to: freeze-only 50.0000." in caption()
+    assert "infinite or not a number, which is not drawn: oelm-freeze 1." in caption()
+    curve = loss_curve(read_results(folder), "oelm-freeze")
+    assert np.isfinite(curve.median).all()
 
 
 def test_the_bench_is_drawn_part_by_part(made):

@@ -38,9 +38,11 @@ def test_it_says_what_the_content_says(made, hostile):
     assert "<script" not in text
     headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
     assert headings == [one.title.en for one in made.content.sections]
-    assert escaped(made.content.verdict.text.en) in text
     chinese = render_markdown(made.content, lang="zh")
-    assert escaped(made.content.verdict.text.zh) in chinese
+    for one in made.results.comparisons.values():
+        interval = escaped(f"[{one.deciding.low:+.4f}, {one.deciding.high:+.4f}] {100 * one.deciding.level:.4g} %")
+        assert interval in text
+        assert interval in chinese
     assert [line[3:] for line in chinese.splitlines() if line.startswith("## ")] == [
         one.title.zh for one in made.content.sections
     ]
@@ -52,7 +54,7 @@ def test_pictures_and_records_are_there(made, tmp_path):
         assert path.name == name
         text = path.read_text(encoding="utf-8")
         pictures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", text)
-        assert len(pictures) == 10
+        assert len(pictures) == 11
         assert all((tmp_path / picture).is_file() for picture in pictures)
         links = set(re.findall(r"(?<!!)\[[^\]]*\]\(([^)]*record\.json)\)", text))
         assert len(links) == 25

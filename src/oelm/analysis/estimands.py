@@ -41,6 +41,8 @@ class MeasuredEstimand:
     n: int
     """Seeds, or rounds if it was `timed`."""
     issues: tuple[Issue, ...]
+    num_undefined: int = 0
+    """Seeds in which there is no ratio, since a value is 0 or below. Those that have one decide nothing alone."""
     estimate: Estimate | None = None
     """Of the seeds that did not fail; of the logarithm where that is what is judged."""
     with_failures: Estimate | None = None
@@ -53,8 +55,6 @@ class MeasuredEstimand:
     """How the planned seeds of its arms ended."""
     worst: float | None = None
     """What a failure counts as, if there is one."""
-    without_ratio: int = 0
-    """Seeds in which a value is 0 or below. Those that have a ratio decide nothing alone."""
     sealed: Message | None = None
     """Why there are no numbers yet, where the study is not complete."""
 
@@ -103,9 +103,9 @@ def _from_records(results: Results, estimand: Estimand, seeds: tuple[int, ...]) 
         interval=None,
         n=len(values),
         issues=issues_of(results, arms[0], arms[-1], estimand.metric),
+        num_undefined=len(found) - len(values),
         lacks=results.lacking(arms, estimand.metric),
         outcomes=outcomes,
-        without_ratio=len(found) - len(values),
         sealed=results.sealed if is_quality(estimand.metric) else None,
     )
     if not values:
@@ -113,13 +113,10 @@ def _from_records(results: Results, estimand: Estimand, seeds: tuple[int, ...]) 
     if find_metric(estimand.metric).kind == "count" and len(set(values)) == 1:
         return replace(blank, value=values[0])
     estimate = _estimate(results, estimand, by_seed)
-    interval = estimate.interval(1 - ALPHA)
-    if is_logarithm := by_logarithm(estimand):
-        interval = replace(interval, low=_exp(interval.low), high=_exp(interval.high))
     measured = replace(
         blank,
-        value=_exp(estimate.mean) if is_logarithm else estimate.mean,
-        interval=interval,
+        value=_exp(estimate.mean) if by_logarithm(estimand) else estimate.mean,
+        interval=shown_interval(estimand, estimate.interval(1 - ALPHA)),
         estimate=estimate,
     )
     if not any(one.failed for one in outcomes):
@@ -140,6 +137,13 @@ def arms_of(estimand: Estimand) -> tuple[str, ...]:
 def by_logarithm(estimand: Estimand) -> bool:
     """Twice as much and half as much are then equally far from 1."""
     return estimand.form == "ratio" or find_metric(estimand.metric).relative
+
+
+def shown_interval(estimand: Estimand, interval: Interval) -> Interval:
+    """Of its estimate, in the unit of the estimand."""
+    if not by_logarithm(estimand):
+        return interval
+    return replace(interval, low=_exp(interval.low), high=_exp(interval.high))
 
 
 def p_values(

@@ -58,14 +58,20 @@ class ArmMean:
 
 
 def arm_mean(
-    results: Results, arm: str, metric: str, *, model: Which = "final", seeds: Collection[int] | None = None
+    results: Results,
+    arm: str,
+    metric: str,
+    *,
+    model: Which = "final",
+    split: str | None = None,
+    seeds: Collection[int] | None = None,
 ) -> ArmMean | None:
-    """Over all seeds, or these; None where none has a value."""
-    judged = judged_values(results, arm, metric, model=model)
+    """On the first test split or another, over all seeds or these; None where none has a value."""
+    judged = judged_values(results, arm, metric, model=model, split=split)
     judged = {seed: value for seed, value in judged.items() if seeds is None or seed in seeds}
     if not judged:
         return None
-    examples = by_example(results, (arm,), metric, model, judged, lambda scores: scores)
+    examples = by_example(results, (arm,), metric, model, judged, lambda scores: scores, split=split)
     estimate = with_examples(from_seeds(list(judged.values())), crossed(*examples) if examples is not None else None)
     interval, level = estimate.interval(), find_metric(metric).level
     return ArmMean(
@@ -75,10 +81,12 @@ def arm_mean(
     )
 
 
-def difference_estimate(results: Results, arm: str, against: str, metric: str, seeds: Collection[int]) -> Estimate:
-    """Of two arms over these seeds, on the scale on which the metric is judged."""
-    one, other = (judged_values(results, name, metric) for name in (arm, against))
-    examples = by_example(results, (arm, against), metric, "final", seeds, operator.sub)
+def difference_estimate(
+    results: Results, arm: str, against: str, metric: str, seeds: Collection[int], *, split: str | None = None
+) -> Estimate:
+    """Of two arms over these seeds, on the scale on which the metric is judged; on the first test split, or another."""
+    one, other = (judged_values(results, name, metric, split=split) for name in (arm, against))
+    examples = by_example(results, (arm, against), metric, "final", seeds, operator.sub, split=split)
     over_seeds = from_seeds([one[seed] - other[seed] for seed in seeds])
     return with_examples(over_seeds, crossed(*examples) if examples is not None else None)
 
@@ -101,9 +109,11 @@ def _relative_difference(
     return left / one - right / other
 
 
-def judged_values(results: Results, arm: str, metric: str, *, model: Which = "final") -> dict[int, float]:
+def judged_values(
+    results: Results, arm: str, metric: str, *, model: Which = "final", split: str | None = None
+) -> dict[int, float]:
     """Of an arm by planned seed: those that were added after the first cell was started are in no verdict."""
-    values = results.values(arm, metric, model=model) if arm in results.arms else {}
+    values = results.values(arm, metric, model=model, split=split) if arm in results.arms else {}
     if find_metric(metric).kind == "tuning" and not is_nested(results.planned):
         counted = tuning_seeds(results.planned)
     else:
@@ -123,6 +133,8 @@ def by_example(
     model: Which,
     seeds: Collection[int],
     combine: Callable[..., NDArray[np.float64]],
+    *,
+    split: str | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None] | None:
     """What `combine` makes of the arms' scores (seeds, examples), and the weights of the examples, if they have any.
 
@@ -130,7 +142,7 @@ def by_example(
     """
     rows, kept = [], None
     for seed in seeds if metric in ("accuracy", "loss", "perplexity") else ():
-        of_arms = [kept_predictions(results, arm, seed, model) for arm in arms]
+        of_arms = [kept_predictions(results, arm, seed, model, split) for arm in arms]
         scores = [one.scores(metric) if one is not None else None for one in of_arms]
         if any(score is None or not (np.abs(score) <= LARGEST).all() for score in scores):
             continue
@@ -149,9 +161,11 @@ def same_examples(one: Predictions, other: Predictions) -> bool:
     return one.tokens is None or np.array_equal(one.tokens, other.tokens)  # type: ignore[arg-type]
 
 
-def kept_predictions(results: Results, arm: str, seed: int, model: Which) -> Predictions | None:
+def kept_predictions(
+    results: Results, arm: str, seed: int, model: Which, split: str | None = None
+) -> Predictions | None:
     try:
-        return results.predictions(Cell(arm=arm, seed=seed), model=model)
+        return results.predictions(Cell(arm=arm, seed=seed), model=model, split=split)
     except CellError:  # said by the checks
         return None
 
@@ -219,7 +233,7 @@ def seed_outcomes(
             failed[seed] = Message(f"status-{record.status}")
         elif seed not in values and results.sealed is None and seed in results.counted(arm):
             failed[seed] = Message("failure-no-number", metric=metric)
-    if kind not in ("predictions", "loss"):
+    if kind not in ("predictions", "loss", "curve"):
         return SeedOutcomes(arm=arm, planned=seeds, not_run=tuple(not_run), failed={}, values=values)
     collapsed = {cell.seed for cell in results.collapsed if cell.arm == arm and cell.seed in values}
     if not collapsed.issuperset(seeds):
@@ -233,25 +247,14 @@ def seed_outcomes(
     )
 
 
-def diverged_everywhere(results: Results, cell: Cell) -> bool:
-    """Whether no point of its grid can be chosen, so that it will never be run."""
-    points = trials_of(results.planned, cell).values()
-    diverged = {trial for trial, record in results.tuning.items() if record.status == "diverged"}
-    return bool(points) and all(not diverged.isdisjoint(trials) for trials in points)
-
-
 def _tuning_outcomes(
     results: Results, arm: str, metric: str, values: Mapping[int, float], planned: tuple[int, ...]
 ) -> SeedOutcomes:
     """Of trials. That some diverge is part of what is measured; a seed failed if there is nothing to measure."""
-    there = results.tuning
+    points = grid_points(results.planned)
+    there = {*map(str, results.tuning), *results.damaged}
     missing = [seed for seed in planned if seed not in values]
-    trials = {
-        seed: [Cell(arm=arm, seed=seed, point=point) for point in grid_points(results.planned)] for seed in missing
-    }
-    not_run = [
-        seed for seed in missing if any(one not in there and str(one) not in results.damaged for one in trials[seed])
-    ]
+    not_run = [seed for seed in missing if not {str(Cell(arm=arm, seed=seed, point=one)) for one in points} <= there]
     why = Message("failure-no-number", metric=metric)
     return SeedOutcomes(
         arm=arm,
@@ -260,6 +263,13 @@ def _tuning_outcomes(
         failed={seed: why for seed in missing if seed not in not_run},
         values=values,
     )
+
+
+def diverged_everywhere(results: Results, cell: Cell) -> bool:
+    """Whether no point of its grid can be chosen, so that it will never be run."""
+    points = trials_of(results.planned, cell).values()
+    diverged = {trial for trial, record in results.tuning.items() if record.status == "diverged"}
+    return bool(points) and all(not diverged.isdisjoint(trials) for trials in points)
 
 
 def worst_value(results: Results, metric: str) -> float:

@@ -7,20 +7,28 @@ check blocks it, it is `invalid`. Seeds that failed count as in verdicts. What i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from oelm.analysis.checks.lock import changed_hypothesis
 from oelm.analysis.checks.registry import Issue
 from oelm.analysis.design import alpha_of
-from oelm.analysis.estimands import MeasuredEstimand, arms_of, bounds, by_logarithm, measure_estimand, p_values
+from oelm.analysis.estimands import (
+    MeasuredEstimand,
+    arms_of,
+    bounds,
+    by_logarithm,
+    measure_estimand,
+    p_values,
+    shown_interval,
+)
 from oelm.analysis.evidence import SeedOutcomes
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Estimate, Interval, holm
 from oelm.analysis.stats.power import ALPHA
 from oelm.analysis.stats.timed_pairs import count_rounds
-from oelm.analysis.verdicts import describe_failures, with_lacks
+from oelm.analysis.verdicts import correction_factor, describe_failures, remark_on, with_lacks
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric
 from oelm.study.hypothesis import Estimand, Hypothesis
@@ -38,6 +46,10 @@ class JudgedHypothesis:
     value: float | None
     interval: Interval | None
     """95 %, by itself; none for a count, which is exact."""
+    deciding: Interval | None = None
+    """The one that the status follows from: at the level that Holm's correction leaves this test."""
+    estimate: Estimate | None = None
+    """What both are made from; of a ratio or a perplexity, its logarithm."""
     n: int
     """Seeds, or rounds if it was `timed`."""
     p_supported: float
@@ -53,7 +65,7 @@ class JudgedHypothesis:
     """How the planned seeds of its arms ended."""
     worst: float | None = None
     """What a failure counts as, if there is one."""
-    without_ratio: int = 0
+    num_undefined: int = 0
     """Seeds in which a value is 0 or below."""
     survivors: HypothesisStatus = "inconclusive"
     """What the seeds that did not fail would say alone; not to be relied on where some did."""
@@ -63,10 +75,24 @@ class JudgedHypothesis:
     """How many tests share the level."""
     alpha: float = ALPHA
     """That level, of this look: half of it if a second stage was planned."""
+    pending: Message | None = None
+    """What was planned, is not there yet, and may decide it: a second stage."""
     exploratory: Message | None = None
     """Why it is no confirmatory test, if it is none."""
     sealed: Message | None = None
     """Why there are no numbers yet, where the study is not complete."""
+    why: MessageValue = None
+    """Why the status is no other: the checks that block it, or what keeps it open."""
+
+    @property
+    def remark(self) -> Message | None:
+        """Why the status does not follow from the interval that decides; None where it does."""
+        return remark_on(self.why)
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is a count, the same in every seed: it needs no test."""
+        return _is_count(self) and self.value is not None
 
     def __str__(self) -> str:
         return str(self.message)
@@ -77,16 +103,23 @@ def judge_hypotheses(results: Results) -> list[JudgedHypothesis]:
     whole = results.whole
     if whole is not None and results.study.seeds == whole.study.seeds:
         return [one for one in whole.hypotheses if {*arms_of(one.hypothesis.estimand)} <= set(results.study.arms)]
-    planned, alpha = results.planned, alpha_of(results.planned)
-    found = _judge_together(results, planned.hypotheses, seeds=planned.seeds, alpha=alpha)
+    planned = results.planned
+    found = _look(results, planned.seeds)
     if planned.second_stage:
-        both = (*planned.seeds, *planned.second_stage)
-        second = _judge_together(results, planned.hypotheses, seeds=both, alpha=alpha)
-        found = [_by_stages(*looks) for looks in zip(found, second, strict=True)]
+        second = _look(results, (*planned.seeds, *planned.second_stage))
+        found = {name: _by_stages(one, second[name]) for name, one in found.items()}
     for late in (whole or results).study.hypotheses:  # each by itself: no family gets larger by what came later
         if late.name in results.changes.hypotheses:
-            found += _judge_together(results, [late], exploratory=Message("exploratory-added"))
-    return found
+            one = replace(measure_hypothesis(results, late), exploratory=Message("exploratory-added"))
+            found |= judge_family({late.name: one})
+    return list(found.values())
+
+
+def _look(results: Results, seeds: tuple[int, ...]) -> dict[str, JudgedHypothesis]:
+    """All that were planned, by these seeds."""
+    planned, alpha = results.planned, alpha_of(results.planned)
+    measured = {one.name: measure_hypothesis(results, one, seeds=seeds) for one in planned.hypotheses}
+    return judge_family({name: replace(one, alpha=alpha) for name, one in measured.items()})
 
 
 def _by_stages(first: JudgedHypothesis, second: JudgedHypothesis) -> JudgedHypothesis:
@@ -97,20 +130,11 @@ def _by_stages(first: JudgedHypothesis, second: JudgedHypothesis) -> JudgedHypot
     if not not_run:
         return second
     number = len(second.outcomes[0].planned) - len(first.outcomes[0].planned)
-    why = Message("why-second-stage", n=number - len(not_run), number=number)
-    return replace(first, message=Message("hypothesis-open", status=first.message, why=why))
+    return _decided(replace(first, pending=Message("why-second-stage", n=number - len(not_run), number=number)))
 
 
-def _judge_together(
-    results: Results,
-    hypotheses: Sequence[Hypothesis],
-    *,
-    seeds: tuple[int, ...] | None = None,
-    alpha: float = ALPHA,
-    exploratory: Message | None = None,
-) -> list[JudgedHypothesis]:
-    """Those of one family, by all planned seeds that are there, or these."""
-    found = {one.name: replace(_judge(results, one, seeds), alpha=alpha, exploratory=exploratory) for one in hypotheses}
+def judge_family(found: Mapping[str, JudgedHypothesis]) -> dict[str, JudgedHypothesis]:
+    """Those that share their level, with their status and message."""
     # What cannot find anything still counts: a family does not get smaller by what happens to its members.
     tested = {name: one for name, one in found.items() if not _is_count(one)}
     supported = holm({name: _open_p(one, one.p_supported) for name, one in tested.items()})
@@ -122,12 +146,13 @@ def _judge_together(
             one,
             p_supported=supported[name],
             p_refuted=refuted[name],
-            survivors=_status(alone[name], alone_refuted[name], alpha),
+            survivors=_status(alone[name], alone_refuted[name], one.alpha),
+            deciding=_deciding(one, supported[name], refuted[name], family=len(tested)),
             family=len(tested),
         )
         for name, one in tested.items()
     }
-    return [_decided(judged.get(name, one)) for name, one in found.items()]
+    return {name: _decided(judged.get(name, one)) for name, one in found.items()}
 
 
 def _is_count(one: JudgedHypothesis) -> bool:
@@ -143,8 +168,29 @@ def _status(p_supported: float, p_refuted: float, alpha: float) -> HypothesisSta
     return "supported" if p_supported < alpha else "refuted" if p_refuted < alpha else "inconclusive"
 
 
-def _judge(results: Results, hypothesis: Hypothesis, seeds: tuple[int, ...] | None) -> JudgedHypothesis:
-    """By itself; a bench is judged by what was measured in turns, and the checks of records do not concern it."""
+def _deciding(one: JudgedHypothesis, supported: float, refuted: float, *, family: int) -> Interval | None:
+    """Of a test before correction and its corrected p values: as of verdicts, at the level that the correction left it.
+
+    What is `within` by two tests at 5 % each is so by the 90 % interval. Where nothing was decided, it is at the level
+    of the whole family.
+    """
+    if one.estimate is None:
+        return None
+    status = _status(supported, refuted, one.alpha)
+    share = one.alpha / family
+    if status == "supported":
+        sides = 2 if one.hypothesis.rule == "within" else 1
+        share = sides * one.alpha / correction_factor(one.p_supported, supported, family)
+    elif status == "refuted":
+        share = one.alpha / correction_factor(one.p_refuted, refuted, family)
+    return shown_interval(one.hypothesis.estimand, one.estimate.interval(1 - share))
+
+
+def measure_hypothesis(
+    results: Results, hypothesis: Hypothesis, *, seeds: tuple[int, ...] | None = None
+) -> JudgedHypothesis:
+    """By all planned seeds that are there, or these; by itself, and not decided yet: that depends on what else is
+    tested. Checks of records do not concern a bench."""
     found = measure_estimand(results, hypothesis.estimand, seeds=seeds)
     changed = changed_hypothesis(results, hypothesis.name)
     alone = _p_alone(hypothesis, found)
@@ -152,13 +198,14 @@ def _judge(results: Results, hypothesis: Hypothesis, seeds: tuple[int, ...] | No
     if found.with_failures is not None:  # it must hold both ways
         also = _p_values(hypothesis, found.with_failures)
         both = (max(alone[0], also[0]), max(alone[1], also[1]))
-    if (found.not_run and not found.exact) or found.without_ratio:
+    if (found.not_run or found.num_undefined) and not found.exact:
         both = (1.0, 1.0)
     return JudgedHypothesis(
         hypothesis=hypothesis,
         status="invalid" if found.blocked_by or changed else "inconclusive",
         value=found.value,
         interval=found.interval,
+        estimate=found.estimate,
         n=found.n,
         p_supported=both[0],
         p_refuted=both[1],
@@ -169,7 +216,7 @@ def _judge(results: Results, hypothesis: Hypothesis, seeds: tuple[int, ...] | No
         timed=found.timed,
         outcomes=found.outcomes,
         worst=found.worst,
-        without_ratio=found.without_ratio,
+        num_undefined=found.num_undefined,
         survivors_p=alone,
     )
 
@@ -201,42 +248,53 @@ def _middle(estimand: Estimand) -> float:
 def _decided(one: JudgedHypothesis) -> JudgedHypothesis:
     """With the status that its p values give, and its message."""
     status = one.status if one.status == "invalid" else _status(one.p_supported, one.p_refuted, one.alpha)
-    blocked = dict.fromkeys(found.code for found in one.issues if found.severity == "invalid")
+    one = replace(one, status=status)
+    one = replace(one, why=_why(one))
     message = Message(
         f"hypothesis-{status}",
         name=one.hypothesis.name,
         rule=str(one.hypothesis),
         margin=one.hypothesis.margin,
         measured=_measured(one),
-        why=tuple(blocked),
+        why=one.why,
     )
-    one = replace(one, status=status)
     return replace(one, message=with_lacks(_with_words(one, message), one.lacks))
+
+
+def _why(one: JudgedHypothesis) -> MessageValue:
+    """Why its status does not follow from its numbers alone; None where it does."""
+    if one.status == "invalid":
+        return tuple(dict.fromkeys(found.code for found in one.issues if found.severity == "invalid"))
+    if one.status != "inconclusive" or one.value is None:
+        return None
+    not_run = {seed for outcome in one.outcomes for seed in outcome.not_run}
+    if not_run:
+        planned = len(one.outcomes[0].planned)
+        return Message("why-incomplete", n=planned - len(not_run), number=planned)
+    if one.num_undefined:
+        return Message("why-no-ratio", number=one.num_undefined, n=one.n + one.num_undefined)
+    if one.worst is not None and one.survivors != "inconclusive":
+        alone = Message(f"hypothesis-word-{one.survivors}")
+        return Message("why-failures", n=one.n, alone=alone, worst=one.worst)
+    if one.estimate is not None and not one.timed and one.n < 2:
+        return Message("why-one-seed", n=one.n)
+    if one.estimate is not None and one.estimate.no_variation:
+        return Message("why-no-variation")
+    if _status(*one.survivors_p, ALPHA) == "inconclusive":
+        return one.pending
+    why = Message("why-family", family=one.family)
+    if one.alpha < ALPHA:
+        why = Message("why-family-stages", family=one.family, percent=100 * one.alpha)
+    return Message("why-both", one=why, other=one.pending) if one.pending is not None else why
 
 
 def _with_words(one: JudgedHypothesis, message: Message) -> Message:
     """What a status does not follow from its interval for, and which seeds failed."""
-    not_run = {seed for outcome in one.outcomes for seed in outcome.not_run}
-    failed = describe_failures(one.outcomes)
+    if one.status == "inconclusive" and one.why is not None:
+        message = Message("hypothesis-open", status=message, why=one.why)
     if one.status in ("supported", "refuted") and one.exploratory is not None:
         message = Message("verdict-exploratory", verdict=message, why=one.exploratory)
-    if one.status == "inconclusive" and one.value is not None:
-        planned = one.outcomes[0].planned if one.outcomes else ()
-        if not_run:
-            why = Message("why-incomplete", n=len(planned) - len(not_run), number=len(planned))
-            message = Message("hypothesis-open", status=message, why=why)
-        elif one.without_ratio:
-            why = Message("why-no-ratio", number=one.without_ratio, n=one.n + one.without_ratio)
-            message = Message("hypothesis-open", status=message, why=why)
-        elif one.worst is not None and one.survivors != "inconclusive":
-            alone = Message(f"hypothesis-word-{one.survivors}")
-            why = Message("why-failures", n=one.n, alone=alone, worst=one.worst)
-            message = Message("hypothesis-open", status=message, why=why)
-        elif _status(*one.survivors_p, ALPHA) != "inconclusive":
-            why = Message("why-family", family=one.family)
-            if one.alpha < ALPHA:
-                why = Message("why-family-stages", family=one.family, percent=100 * one.alpha)
-            message = Message("hypothesis-open", status=message, why=why)
+    failed = describe_failures(one.outcomes)
     if not failed:
         return message
     if one.status in ("supported", "refuted"):
@@ -250,8 +308,10 @@ def _measured(one: JudgedHypothesis) -> Message:
     values: dict[str, MessageValue] = {"value": one.value}
     if one.timed:
         values["rounds"] = count_rounds(one.n)
-    if one.interval is not None:
-        values |= {"low": one.interval.low, "high": one.interval.high, "level": one.interval.level, "n": one.n}
+    interval = one.deciding or one.interval
+    if interval is not None:
+        values |= {"low": interval.low, "high": interval.high, "level": interval.level, "n": one.n}
+        values["percent"] = 100 * interval.level
         return Message("measured-timed" if one.timed else "measured-interval", **values)
     if one.timed:
         return Message("measured-timed-open", **values)

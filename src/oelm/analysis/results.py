@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -48,7 +49,7 @@ from oelm.study.cells import (
     tuning_cells,
 )
 from oelm.study.load import load_study, study_from_dict
-from oelm.study.study import Study, Value
+from oelm.study.study import LR, Study, Value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,7 +112,7 @@ class FilesRead:
     """Of cells, beside their records. All are read once, to see whether they are whole, and most are kept."""
 
     steps: RecentlyRead[Cell, Steps] = field(default_factory=RecentlyRead)
-    predictions: RecentlyRead[tuple[Cell, Which], Predictions | None] = field(default_factory=RecentlyRead)
+    predictions: RecentlyRead[tuple[Cell, Which, str | None], Predictions | None] = field(default_factory=RecentlyRead)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -183,28 +184,44 @@ class Results:
             found.setdefault(cell.arm, {})[cell.seed] = record
         return found
 
-    def values(self, arm: str, metric: str, *, model: Which = "final") -> dict[int, float]:
-        """A measurement of an arm by seed; cells without it, or with no number there, are not among them."""
+    def values(self, arm: str, metric: str, *, model: Which = "final", split: str | None = None) -> dict[int, float]:
+        """A measurement of an arm by seed; cells without it, or with no number there, are not among them.
+
+        Of quality, it is that on the first test split, which is compared, or on another.
+        """
         if metric == "lr_sensitivity":
             from oelm.analysis.lr_sensitivity import lr_sensitivities
 
             return lr_sensitivities(self, arm)
-        found = {seed: self._value(record, metric, model) for seed, record in self._by_arm.get(arm, {}).items()}
+        if metric == "tuned_lr":
+            chosen = self.tuned(arm).get(LR, {}) if is_nested(self.study) else {}
+            return {seed: float(value) for seed, value in chosen.items() if isinstance(value, int | float)}
+        found = {seed: self._value(record, metric, model, split) for seed, record in self._by_arm.get(arm, {}).items()}
         return {seed: value for seed, value in found.items() if value is not None}
 
-    def mean(self, arm: str, metric: str, *, model: Which = "final") -> ArmMean | None:
+    @cached_property
+    def measured(self) -> dict[str, tuple[str, ...]]:
+        """Every test split, the one that is compared first, and what was measured on it, the primary metric first."""
+        found: dict[str, dict[str, None]] = {}
+        for record in self.records.values():
+            for split, metrics in record.test["final"].splits.items() if "final" in record.test else ():
+                found.setdefault(split, {self.study.compare.metric: None}).update(dict.fromkeys(metrics))
+        return {split: tuple(metrics) for split, metrics in found.items()}
+
+    def mean(self, arm: str, metric: str, *, model: Which = "final", split: str | None = None) -> ArmMean | None:
         """What an arm reaches, with an interval over seeds and, where they were kept, examples."""
         from oelm.analysis.evidence import arm_mean
 
-        if (arm, metric, model) not in self._means:
-            self._means[arm, metric, model] = arm_mean(self, arm, metric, model=model)
-        return self._means[arm, metric, model]
+        key = arm, metric, model, split
+        if key not in self._means:
+            self._means[key] = arm_mean(self, arm, metric, model=model, split=split)
+        return self._means[key]
 
     @cached_property
-    def _means(self) -> dict[tuple[str, str, Which], ArmMean | None]:
+    def _means(self) -> dict[tuple[str, str, Which, str | None], ArmMean | None]:
         return {}
 
-    def _value(self, record: Record, metric: str, model: Which) -> float | None:
+    def _value(self, record: Record, metric: str, model: Which, split: str | None = None) -> float | None:
         if metric in ("trainable", "frozen", "total"):
             return float(getattr(record.counts, metric)) if record.counts is not None else None
         if record.status != "done":
@@ -215,21 +232,26 @@ class Results:
             return finite_number(getattr(record.peak_memory, self._memory))
         if metric == "step_seconds":
             return finite_number(self.steps(record.spec.cell).step_seconds)
-        return finite_number(record.value(metric, model=model))
+        if metric == "curve_loss":
+            losses = [one.metrics["loss"] for one in record.evaluations if "loss" in one.metrics]
+            return finite_number(fmean(losses)) if losses else None
+        return finite_number(record.value(metric, model=model, split=split))
 
     @cached_property
     def _memory(self) -> str:
         """Memory of a GPU and of a process are not one measurement: the GPU's, if any cell has one."""
         return "gpu" if any(record.peak_memory.gpu for record in self.records.values()) else "process"
 
-    def predictions(self, cell: Cell, *, model: Which = "final") -> Predictions | None:
-        """What a cell kept of every example on the first test split; None if it kept nothing, or that is damaged."""
+    def predictions(self, cell: Cell, *, model: Which = "final", split: str | None = None) -> Predictions | None:
+        """What a cell kept of every example of the first test split, or another; None if nothing, or it is damaged."""
 
         digest = self._digest(cell, PREDICTIONS)
         if digest is None:  # sealed, perhaps, whatever was read
             return None
-        read = partial(read_predictions, self.folder / cell.folder, digest, model=model)
-        return self.files_read.predictions.get((cell, model), read)
+        first = self.records[cell].first_split if cell in self.records else None
+        split = None if split == first else split
+        read = partial(read_predictions, self.folder / cell.folder, digest, model=model, split=split)
+        return self.files_read.predictions.get((cell, model, split), read)
 
     def steps(self, cell: Cell) -> Steps:
         """The log of a cell's training; an empty one if it is damaged."""
@@ -342,9 +364,9 @@ class Results:
                 where=str(self.folder),
                 hint=f"one of {', '.join(known)}",
             )
-        if metric == "lr_sensitivity" and not self.study.tunes_lr:
+        if metric is not None and find_metric(metric).kind == "tuning" and not self.study.tunes_lr:
             raise StudyError(
-                "there is no LR sensitivity",
+                f"there is no {metric}",
                 where=str(self.folder),
                 why="the study did not tune the learning rate",
                 hint="tune: {optimizer.lr: [...]} in the study",
@@ -372,6 +394,10 @@ class Results:
             row |= {f"{metric} (best)": value for metric, value in record.scores("best").items()}
             if self.sealed is not None:
                 row |= {f"{metric} (validation)": value for metric, value in record.last_evaluation.items()}
+            for split in list(self.measured)[1:]:
+                row |= {f"{name} ({split})": value for name, value in record.scores("final", split=split).items()}
+                best = record.scores("best", split=split)
+                row |= {f"{name} ({split}, best)": value for name, value in best.items()}
             for count in ("trainable", "frozen", "total"):
                 row[count] = getattr(record.counts, count, None)
             row["lr"] = record.spec.recipe.optimizer.lr
@@ -515,7 +541,7 @@ def _damaged_files(folder: Path, cell: Cell, record: Record, files_read: FilesRe
             if name == STEPS:
                 files_read.steps.get(cell, partial(read_steps, place, digest))
             else:
-                files_read.predictions.get((cell, "final"), partial(read_predictions, place, digest))
+                files_read.predictions.get((cell, "final", None), partial(read_predictions, place, digest))
         except OelmError as error:
             yield _damaged(f"{cell}/{name}", error, folder)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 
+from oelm.analysis.change import what_would_change
 from oelm.analysis.checks.lock import CODE as CHANGED
 from oelm.analysis.checks.registry import Issue, format_issues
-from oelm.analysis.evidence import SeedOutcomes
+from oelm.analysis.evidence import ArmMean, SeedOutcomes
 from oelm.analysis.hypotheses import JudgedHypothesis
 from oelm.analysis.observed_design import merge_seeds
 from oelm.analysis.results import Results
@@ -18,6 +19,7 @@ from oelm.metrics import find_metric
 from oelm.study.study import format_overrides
 
 _SEEDS_SHOWN = 8
+_DECIDES = "interval that decides"
 
 
 def format_results(results: Results) -> str:
@@ -27,11 +29,16 @@ def format_results(results: Results) -> str:
     changed = format_issues(lock_issues(results))
     lines += [*changed, ""] if changed else []
     lines += _validation_table(results) if results.sealed is not None else _table(results)
-    parts = [_by_seed(results), _verdicts(results), _checks(results)]
-    parts += [[str(one) for one in results.hypotheses], _remarks(results)]
+    parts = [_by_seed(results), _verdicts(results), _checks(results), [str(one) for one in results.hypotheses]]
+    parts += [_changes(results), _also_measured(results), _remarks(results)]
     for part in parts:
         lines += ["", *part] if part else []
     return "\n".join(lines)
+
+
+def lock_issues(results: Results) -> list[Issue]:
+    """What must be known before any number is looked at: how the study departs from what was planned."""
+    return [one for one in results.checks if one.code == CHANGED]
 
 
 def _validation_table(results: Results) -> list[str]:
@@ -54,14 +61,13 @@ def _validation(results: Results, arm: str) -> dict[int, float]:
 
 def _table(results: Results) -> list[str]:
     metric, against = results.study.compare.metric, results.study.compare.baseline
-    difference = f"final - {against}"
-    interval = "95 % interval"
-    rows = [("arm", "trainable", "n", f"{metric}, final", interval, "spread", "best", difference, interval, "verdict")]
+    difference, interval = f"final - {against}", "95 % interval"
+    titles = ("arm", "trainable", "n", f"{metric}, final", interval, "spread", "best", difference, _DECIDES, "verdict")
+    rows = [titles]
     for arm in results.arms:
         values = list(results.values(arm, metric).values())
         final, best = results.mean(arm, metric), results.mean(arm, metric, model="best")
         one = results.comparisons.get(arm)
-        shown = one.shown_interval() if one is not None else None
         rows.append(
             (
                 arm,
@@ -72,20 +78,56 @@ def _table(results: Results) -> list[str]:
                 f"{statistics.stdev(values):.4f}" if len(values) > 1 else "-",
                 f"{best.mean:.4f}" if best is not None else "-",
                 _difference(one),
-                format_interval(shown.low, shown.high, sign="+") if shown is not None else "",
-                one.verdict if one is not None else "",
+                _deciding(one),
+                _verdict(one),
             )
         )
-    return format_columns(rows, left=("arm", "95 % interval", "verdict"))
-
-
-def lock_issues(results: Results) -> list[Issue]:
-    """What must be known before any number is looked at: how the study departs from what was planned."""
-    return [one for one in results.checks if one.code == CHANGED]
+    return format_columns(rows, left=("arm", interval, _DECIDES, "verdict"))
 
 
 def _difference(one: Comparison | None) -> str:
     return "" if one is None or not one.differences else f"{one.shown(one.estimate.mean):+.4f}"
+
+
+def _deciding(one: Comparison | None) -> str:
+    if one is None or not one.differences:
+        return ""
+    shown = one.shown_interval(one.deciding)
+    interval = format_interval(shown.low, shown.high, sign="+")
+    return f"{interval} ({100 * shown.level:.4g} %)" if math.isfinite(shown.low) else interval
+
+
+def _verdict(one: Comparison | None) -> str:
+    if one is None:
+        return ""
+    return f"{one.verdict} ({one.remark})" if one.remark is not None else one.verdict
+
+
+def _also_measured(results: Results) -> list[str]:
+    """Other metrics and other test splits than the one that is compared."""
+    metrics = tuple(dict.fromkeys(name for names in results.measured.values() for name in names))
+    if len(metrics) < 2 and len(results.measured) < 2:
+        return []
+    rows = [("arm", "test split", *metrics)]
+    for arm in results.arms:
+        for split in results.measured:
+            found = [results.mean(arm, name, split=split) for name in metrics]
+            rows.append((arm, split, *(_with_interval(one) if one is not None else "-" for one in found)))
+    return ["All metrics of the final models, with 95 % intervals:", *format_columns(rows, left=("arm", "test split"))]
+
+
+def _with_interval(one: ArmMean) -> str:
+    low, high = one.interval.low, one.interval.high
+    return f"{one.mean:.4f}" + (f" ({format_interval(low, high)})" if math.isfinite(high - low) else "")
+
+
+def _changes(results: Results) -> list[str]:
+    found = what_would_change(results)
+    return (
+        ["What would change it:", *(f"  {', '.join(one.about) or 'all'}: {one.message}" for one in found)]
+        if found
+        else []
+    )
 
 
 def _count(results: Results, arm: str) -> str:
@@ -105,7 +147,7 @@ def _by_seed(results: Results) -> list[str]:
 
 
 def _verdicts(results: Results) -> list[str]:
-    """Those that the table beside them does not explain: an interval of one test alone, or seeds that failed."""
+    """Those that the table does not explain: what one test alone would have found, or seeds that failed."""
     found = results.comparisons.values()
     odd = [one for one in found if one.verdict == "inconclusive" and one.n > 1 and not one.interval.contains(0)]
     odd += [one for one in found if one not in odd and any(outcome.failed for outcome in one.outcomes)]
@@ -141,7 +183,8 @@ def _remarks(results: Results) -> list[str]:
         lines.append(f"No differences: {results.study.compare.baseline} is not among these arms.")
     lines += [f"note: {note}" for note in results.study.notes]
     hours = sum(sum(record.seconds.values()) for record in results.records.values())
-    lines.append("spread: standard deviation over seeds. Intervals: over seeds and, where they were kept, examples.")
+    lines.append("spread: standard deviation over seeds. Intervals: over seeds and, where they were kept, examples;")
+    lines.append("those of metrics that are no mean of examples, such as F1, over seeds alone.")
     lines.append(f"{format_duration(hours)} of training and measuring.")
     return lines
 
@@ -164,6 +207,7 @@ def results_as_dict(results: Results) -> dict[str, object]:
             "best": results.values(arm, metric, model="best"),
             "mean": found.mean if found is not None else None,
             "interval": _as_list(found.interval) if found is not None else None,
+            "measured": {split: _measured(results, arm, split) for split in results.measured},
             "lr_sensitivity": results.values(arm, "lr_sensitivity"),
             "differences": {seed: one.shown(d) for seed, d in one.differences.items()} if one is not None else {},
             "comparison": comparison_as_dict(one) if one is not None else None,
@@ -178,8 +222,20 @@ def results_as_dict(results: Results) -> dict[str, object]:
         "arms": arms,
         "checks": [issue.to_dict() for issue in results.checks],
         "hypotheses": [_hypothesis_as_dict(one) for one in results.hypotheses],
+        "what_would_change": [change.to_dict() for change in what_would_change(results)],
         "excluded": [{"where": out.where, **out.why.to_dict(), "text": str(out.why)} for out in results.excluded],
     }
+
+
+def _measured(results: Results, arm: str, split: str) -> dict[str, object]:
+    """Of the final models, every metric of a test split."""
+    found: dict[str, object] = {}
+    for metric in results.measured[split]:
+        mean = results.mean(arm, metric, split=split)
+        if mean is not None:
+            by_seed = results.values(arm, metric, split=split)
+            found[metric] = {"mean": mean.mean, "interval": _as_list(mean.interval), "by_seed": by_seed}
+    return found
 
 
 def comparison_as_dict(one: Comparison) -> dict[str, object]:
@@ -197,6 +253,7 @@ def comparison_as_dict(one: Comparison) -> dict[str, object]:
         "interval": _as_list(one.shown_interval()),
         "deciding_interval": _as_list(one.shown_interval(one.deciding)),
         "deciding_level": one.deciding.level,
+        "remark": str(one.remark) if one.remark is not None else None,
         "over_seeds": _as_list(one.shown_interval(one.over_seeds)),
         "over_examples": _as_list(one.shown_interval(one.over_examples)) if one.over_examples is not None else None,
         "margin": one.shown(one.margin),
@@ -228,6 +285,9 @@ def _hypothesis_as_dict(one: JudgedHypothesis) -> dict[str, object]:
         "text": str(one),
         "value": one.value,
         "interval": _as_list(one.interval),
+        "deciding_interval": _as_list(one.deciding),
+        "deciding_level": one.deciding.level if one.deciding is not None else None,
+        "remark": str(one.remark) if one.remark is not None else None,
         "n": one.n,
         "timed": one.timed,
         "family": one.family,

@@ -47,6 +47,8 @@ _TUNING_CHECKS = (
     *("AUDIT-FAILED", "SETTING-DIFFERS", "UNPAIRED", "TUNING-UNEQUAL", "INERT-SCHEDULE"),
     *("BASELINE-TREATED", "SCALE-CONFOUND", "PRETRAINED-ERASED", "MANY-FACTORS"),
 )
+# Reasons why nothing is decided, whatever the interval.
+_INSTEAD_OF_INTERVAL = ("why-incomplete", "why-failures", "why-one-seed", "why-no-variation", "why-no-ratio")
 TIME_CHECKS = (*_MEMORY_CHECKS, "FIXED-ORDER", "SPEEDUP-ABOVE-CEILING", "TIME-ARITHMETIC", "PADDING-TIMED")
 
 
@@ -105,6 +107,8 @@ class Comparison:
     sealed: Message | None = None
     """Why there are no numbers yet, where the study is not complete."""
     verdict: Verdict
+    why: MessageValue = None
+    """Why it is no other: the checks that block it, or what keeps it open."""
     message: Message
     """The verdict with its numbers; printed, it is a sentence."""
     results: Results | None = field(default=None, compare=False)
@@ -133,6 +137,11 @@ class Comparison:
         if self.results is None or self.metric != "accuracy":
             return {}
         return _mcnemar(self.results, self.arm, self.against, self.model, self.differences)
+
+    @property
+    def remark(self) -> Message | None:
+        """Why the verdict does not follow from the interval that decides; None where it does."""
+        return remark_on(self.why)
 
     @property
     def n(self) -> int:
@@ -170,7 +179,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         import pandas as pd
 
-        shown = self.shown_interval()
+        shown = self.shown_interval(self.deciding)
         rows = {"verdict": self.verdict, "mean difference": self.shown(self.estimate.mean), "low": shown.low}
         rows |= {"high": shown.high, "n": self.n, "p": self.p_differs}
         named = pd.DataFrame({f"{self.arm} - {self.against}, {self.metric}": rows})
@@ -412,7 +421,7 @@ def _mcnemar(results: Results, arm: str, against: str, model: Which, seeds: Coll
 def _judged(one: Comparison) -> Comparison:
     """With the verdict, the interval that it follows from, and its message."""
     verdict, why = _verdict(one)
-    one = replace(one, verdict=verdict, deciding=_deciding(one, verdict))
+    one = replace(one, verdict=verdict, why=why, deciding=_deciding(one, verdict))
     message = Message(
         _special_key(one, verdict) or f"verdict-{verdict}",
         arm=one.arm,
@@ -445,12 +454,14 @@ def _deciding(one: Comparison, verdict: Verdict) -> Interval:
     Equivalence at 5 % is two tests at 5 % each: it is the 90 % interval that lies inside the margin.
     """
     if verdict == "equivalent" and one.p_equivalent is not None:
-        return one.estimate.interval(1 - 2 * one.alpha / _factor(_p_equivalent(one), one.p_equivalent, one.family))
-    factor = _factor(_p_differs(one), one.p_differs, one.family) if verdict in ("better", "worse") else one.family
+        factor = correction_factor(_p_equivalent(one), one.p_equivalent, one.family)
+        return one.estimate.interval(1 - 2 * one.alpha / factor)
+    is_decided = verdict in ("better", "worse")
+    factor = correction_factor(_p_differs(one), one.p_differs, one.family) if is_decided else one.family
     return one.estimate.interval(1 - one.alpha / factor)
 
 
-def _factor(raw: float, corrected_p: float, family: int) -> float:
+def correction_factor(raw: float, corrected_p: float, family: int) -> float:
     """By how much Holm's correction has made a p value larger: never more than the size of the family."""
     return corrected_p / raw if raw > 0 else family
 
@@ -468,6 +479,15 @@ def _with_words(one: Comparison, message: Message) -> Message:
     if is_decided and one.exploratory is not None:
         message = Message("verdict-exploratory", verdict=message, why=one.exploratory)
     return message
+
+
+def remark_on(why: MessageValue) -> Message | None:
+    """In a few words, what decided instead of the interval; None where nothing did."""
+    if isinstance(why, tuple):
+        return Message("remark-blocked", codes=why)
+    if isinstance(why, Message) and why.key in _INSTEAD_OF_INTERVAL:
+        return Message(f"remark-{why.key.removeprefix('why-')}", **why.values)
+    return None
 
 
 def describe_failures(outcomes: Iterable[SeedOutcomes]) -> tuple[Message, ...]:

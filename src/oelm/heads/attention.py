@@ -48,7 +48,7 @@ def measure_heads(model: nn.Module, inputs: Mapping[str, Any]) -> AttentionStats
     rows = orthonormality(model)
     return AttentionStats(
         norm=_by_role([(row, row.norm) for row in rows], len(layers)),
-        deviation=_by_role([(row, row.deviation) for row in rows], len(layers)),
+        cosine=_by_role([(row, row.cosine) for row in rows], len(layers)),
         logit_spread=tuple(spread for spread, _ in layers),
         entropy=tuple(entropy for _, entropy in layers),
     )

@@ -25,6 +25,8 @@ class Orthonormality:
     """Path of the weight in the untreated model."""
     deviation: float
     """max |W W^T - I|."""
+    cosine: float
+    """The largest |cosine| of the angle between two of its rows: 0 where they are orthogonal, whatever their length."""
     smallest: float
     """Smallest singular value."""
     largest: float
@@ -46,13 +48,17 @@ def measure(projection: Projection) -> list[Orthonormality]:
     gram_HDD = gram(projection)
     eye_DD = torch.eye(projection.head_dim, dtype=torch.float64, device="cpu")
     deviation_H = (gram_HDD - eye_DD).abs().amax((-2, -1))
+    length_HD = gram_HDD.diagonal(dim1=-2, dim2=-1).sqrt()
+    some_HD = length_HD.where(length_HD > 0, 1)  # a row of zeros is orthogonal to all others
+    cosine_HDD = gram_HDD / (some_HD[:, :, None] * some_HD[:, None, :])
+    cosine_H = cosine_HDD.masked_fill(eye_DD.bool(), 0).abs().amax((-2, -1))
     finite = bool(gram_HDD.isfinite().all())
     values_HD = (
         torch.linalg.eigvalsh(gram_HDD).clamp(min=0).sqrt()
         if finite
         else gram_HDD.new_full(gram_HDD.shape[:2], torch.nan)
     )
-    norm_H = gram_HDD.diagonal(dim1=-2, dim2=-1).sum(-1).sqrt()
+    norm_H = length_HD.square().sum(-1).sqrt()
     return [
         Orthonormality(
             layer=projection.layer,
@@ -60,6 +66,7 @@ def measure(projection: Projection) -> list[Orthonormality]:
             head=head,
             name=projection.name,
             deviation=deviation_H[head].item(),
+            cosine=cosine_H[head].item(),
             smallest=values_HD[head, 0].item(),
             largest=values_HD[head, -1].item(),
             norm=norm_H[head].item(),

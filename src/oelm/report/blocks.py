@@ -11,7 +11,7 @@ from oelm.format import DASH, format_number
 from oelm.message import Message, Text
 from oelm.report.figures.palette import Style
 from oelm.report.figures.plot import Plot
-from oelm.text.messages import translate, untranslated
+from oelm.text.messages import say, translate, untranslated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +124,20 @@ def interval_cell(interval: Interval | None, *, sign: bool = False) -> TableCell
     if sign:
         return number_cell(interval.low, f"[{interval.low:+.4f}, {interval.high:+.4f}]")
     return number_cell(interval.low, f"[{format_number(interval.low)}, {format_number(interval.high)}]")
+
+
+def deciding_cell(interval: Interval | None, *, sign: bool = False) -> TableCell:
+    """With its level, which is another for every test of a family."""
+    cell = interval_cell(interval, sign=sign)
+    if interval is None or cell.sort is None:
+        return cell
+    return number_cell(cell.sort, f"{cell.text.en} {100 * interval.level:.4g} %")
+
+
+def verdict_cell(verdict: str, remark: Message | None) -> TableCell:
+    """A verdict as a badge, with what decided instead of the interval, if anything did."""
+    word = say(f"word-{verdict}")
+    return text_cell(say("remarked", verdict=word, remark=remark) if remark is not None else word, badge=verdict)
 
 
 def make_table(columns: Sequence[tuple[Text, bool]], rows: Sequence[TableRow]) -> Table:

@@ -19,11 +19,12 @@ from oelm.report.sections.provenance import excluded_section, provenance_section
 from oelm.report.sections.recommendations import recommendations_section
 from oelm.report.sections.results import results_section
 from oelm.report.sections.summary import (
+    change_section,
     checks_section,
-    comparison_sentences,
     lock_blocks,
     overall_verdict,
     question_section,
+    verdict_section,
 )
 from oelm.report.sections.times import times_section
 from oelm.runs.files import write_text, writing
@@ -49,12 +50,12 @@ def write_report(
 
 
 def build_content(results: Results, *, ledger: Ledger | None = None) -> Content:
-    """The report of a study as data. `ledger` holds the published claims it re-tests, by default those shipped."""
+    """The report of a study as data. `ledger` holds the published claims it tests, by default those shipped."""
     study = results.study
-    verdict = overall_verdict(results)
     parts: dict[str, Iterable[Block]] = {
         "question": [*lock_blocks(results), *question_section(results)],
-        "verdict": [verdict, *comparison_sentences(results)],
+        "verdict": verdict_section(results),
+        "change": change_section(results),
         "checks": checks_section(results),
         "results": results_section(results),
         "times": times_section(results),
@@ -69,7 +70,7 @@ def build_content(results: Results, *, ledger: Ledger | None = None) -> Content:
     looks = styles(list(study.arms), study.compare.baseline)
     return Content(
         study=study.name,
-        verdict=verdict,
+        verdict=overall_verdict(results),
         sections=tuple(Section(name=k, title=say(f"section-{k}"), blocks=tuple(v)) for k, v in parts.items()),
         styles={arm: looks[arm] for arm in results.arms},
         made_from=say("made-from", records=len(results.records) + len(results.tuning), excluded=len(results.excluded)),

@@ -74,8 +74,10 @@ def write_predictions(path: Path, predictions: Mapping[tuple[Which, str], Predic
     parquet.write_table(table, path, compression="lz4")
 
 
-def read_predictions(folder: Path, digest: FileDigest | None, *, model: Which = "final") -> Predictions | None:
-    """On the first test split. The record of the cell has the digest; None if the cell kept none."""
+def read_predictions(
+    folder: Path, digest: FileDigest | None, *, model: Which = "final", split: str | None = None
+) -> Predictions | None:
+    """On the first test split, or another. The record of the cell has the digest; None if the cell kept none."""
     from pyarrow import ArrowException
 
     if digest is None:
@@ -90,9 +92,9 @@ def read_predictions(folder: Path, digest: FileDigest | None, *, model: Which = 
         table = file.read(use_threads=False)
         models, splits = (_words(name, table[name]) for name in _WORDS)
         own = np.flatnonzero(models == model)
-        first = own[splits[own] == splits[own[0]]] if len(own) else own
+        chosen = own[splits[own] == (split or splits[own[0]])] if len(own) else own
         names = [name for name in table.column_names if name not in _WORDS]
-        return Predictions(**{name: _column(name, table[name])[first] for name in names})
+        return Predictions(**{name: _column(name, table[name])[chosen] for name in names})
     except (ArrowException, OSError, ValueError, LookupError, TypeError) as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise CellError(f"{path} is damaged", why=why) from error

@@ -162,14 +162,14 @@ class Record:
                 if not math.isfinite(metrics.get(metric, 0)):
                     raise ValueError(f"{metric} on {name} is {metrics[metric]}")
 
-    def value(self, metric: str, *, model: Which = "final") -> float | None:
-        """A measurement on the first test split."""
-        return self.scores(model).get(metric)
+    def value(self, metric: str, *, model: Which = "final", split: str | None = None) -> float | None:
+        """A measurement on the first test split, or another."""
+        return self.scores(model, split=split).get(metric)
 
-    def scores(self, model: Which = "final") -> dict[str, float]:
-        """All measurements on the first test split."""
-        found = self.test.get(model)
-        return next(iter(found.splits.values()), {}) if found is not None else {}
+    def scores(self, model: Which = "final", *, split: str | None = None) -> dict[str, float]:
+        """All measurements on the first test split, or another."""
+        splits = self.test[model].splits if model in self.test else {}
+        return next(iter(splits.values()), {}) if split is None else splits.get(split, {})
 
     @property
     def first_split(self) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -130,31 +130,50 @@ def by_severity(issues: Iterable[Issue]) -> list[Issue]:
 
 def _cause(issue: Issue, message: Message) -> object:
     """What must be the same in a message for two places to have one cause: all but numbers, arms and details."""
-    same = tuple(
-        (name, None if name == "what" or isinstance(value, int | float) or value in issue.arms else value)
-        for name, value in message.values.items()
-    )
-    return message.key, same
+    return message.key, tuple((name, _essence(issue, name, value)) for name, value in message.values.items())
+
+
+def _essence(issue: Issue, name: str, value: MessageValue) -> object:
+    if name == "what" or isinstance(value, int | float) or value in issue.arms:
+        return None
+    if name == "instead" and isinstance(value, tuple):  # what would do: the same things, be they more or fewer
+        return tuple(_without_numbers(one) for one in value if isinstance(one, Message))
+    return value
 
 
 def _merged(issues: list[Issue]) -> Issue:
     first = issues[0]
     if len(issues) == 1:
         return first
-    values = {name: _all_values([one.message.values[name] for one in issues]) for name in first.message.values}
     return replace(
         first,
         places=tuple(dict.fromkeys(place for one in issues for place in one.places)),
         about=tuple(dict.fromkeys(arms for one in issues for arms in one.about)),
-        message=Message(first.message.key, **values),
+        message=merge_messages([one.message for one in issues]),
     )
 
 
+def merge_messages(messages: Sequence[Message]) -> Message:
+    """Messages of one key as one, with all their values."""
+    first = messages[0]
+    return Message(first.key, **{name: _all_values([one.values[name] for one in messages]) for name in first.values})
+
+
 def _all_values(values: list[MessageValue]) -> MessageValue:
-    """One that all agree on, or all that there are."""
+    """One that all agree on, or all that there are; messages that differ in their numbers are one."""
     if all(value == values[0] for value in values):
         return values[0]
-    return tuple(dict.fromkeys(one for value in values for one in (value if isinstance(value, tuple) else (value,))))
+    parts = dict.fromkeys(one for value in values for one in (value if isinstance(value, tuple) else (value,)))
+    alike: dict[object, list[Message]] = {}
+    for one in parts:
+        if isinstance(one, Message):
+            alike.setdefault(_without_numbers(one), []).append(one)
+    others = [one for one in parts if not isinstance(one, Message)]
+    return (*others, *(merge_messages(some) for some in alike.values()))
+
+
+def _without_numbers(message: Message) -> object:
+    return message.key, tuple(None if isinstance(value, int | float) else value for value in message.values.values())
 
 
 def format_issues(issues: Iterable[Issue]) -> list[str]:

@@ -7,12 +7,14 @@ from itertools import chain
 from statistics import fmean
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from oelm.analysis.verdicts import Comparison
 from oelm.format import format_signed
 from oelm.message import Text
 from oelm.metrics import find_metric
-from oelm.report.figures.palette import INK
+from oelm.report.figures.palette import INK, VERDICT_COLORS, VERDICT_SIGNS
 from oelm.report.figures.plot import (
     MEAN_SIZE,
     SEED_SIZE,
@@ -23,7 +25,7 @@ from oelm.report.figures.plot import (
     seed_tip,
     with_interval,
 )
-from oelm.report.figures.svg import drawing
+from oelm.report.figures.svg import Drawing, drawing
 from oelm.text.messages import say, untranslated
 from oelm.treatment import ORTHONORMAL
 
@@ -42,7 +44,7 @@ def plot_forest(look: FigureContext) -> tuple[str | None, Text]:
         names = []
         for row, one in enumerate(found):
             style = look.styles[one.arm]
-            interval, effect = one.shown_interval(), one.shown(one.estimate.mean)
+            interval, effect = one.shown_interval(one.deciding), one.shown(one.estimate.mean)
             by_seed = {seed: one.shown(difference) for seed, difference in one.differences.items()}
             seeds = axes.scatter(
                 list(by_seed.values()),
@@ -62,11 +64,13 @@ def plot_forest(look: FigureContext) -> tuple[str | None, Text]:
                 "tip-interval",
                 arm=one.arm,
                 value=f"{effect:+.4f}",
+                percent=100 * interval.level,
                 low=format_signed(interval.low),
                 high=format_signed(interval.high),
                 verdict=say(f"word-{one.verdict}"),
             )
             draw.mark(mean, arm=one.arm, tips=[tip])
+            _write_verdict(draw, axes, one, row)
             names.append(one.arm)
         axes.set_yticks(range(len(found)), names)
         for label, one in zip(axes.get_yticklabels(), found, strict=True):
@@ -81,6 +85,16 @@ def plot_forest(look: FigureContext) -> tuple[str | None, Text]:
         zone = say("figure-forest-zone", margin=shown(margin)) if margin is not None else say("figure-forest-no-zone")
         better = say("better-right" if found[0].higher_is_better else "better-left")
         return draw.finish(), say("figure-forest-caption", zone=zone, better=better)
+
+
+def _write_verdict(draw: Drawing, axes: Axes, one: Comparison, row: int) -> None:
+    """At the right, in words and with a sign: its color says nothing that they do not."""
+    word = say(f"word-{one.verdict}")
+    text = say("remarked", verdict=word, remark=one.remark) if one.remark is not None else word
+    signed = say("signed-verdict", sign=VERDICT_SIGNS[one.verdict], verdict=text)
+    color = VERDICT_COLORS[one.verdict][1]
+    label = axes.text(1.02, row, signed.en, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=color)
+    draw.word(label, signed, arm=one.arm)
 
 
 def plot_four_corners(look: FigureContext) -> tuple[str | None, Text]:

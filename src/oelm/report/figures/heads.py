@@ -1,4 +1,4 @@
-"""Figures of the heads: how orthonormal each is, and how evenly attention looks around."""
+"""Figures of the heads: how orthogonal the rows of each are, and how evenly attention looks around."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from oelm.facts import AttentionStats
+from oelm.format import DASH
 from oelm.message import Text
 from oelm.report.figures.plot import FigureContext, draw_grid, legend_height, points_of
 from oelm.report.figures.svg import drawing
@@ -24,7 +25,7 @@ _ROLES: tuple[Role, ...] = ("q", "k")
 
 
 def plot_orthonormality(look: FigureContext) -> tuple[str | None, Text]:
-    """How far every head's block is from orthonormal, before and after training."""
+    """How far the rows of every head are from orthogonal, whatever their length, before and after training."""
     found: dict[str, tuple[int, dict[str, AttentionStats]]] = {}
     for arm in look.arms:
         for seed, record in look.results.of(arm).items():
@@ -35,10 +36,8 @@ def plot_orthonormality(look: FigureContext) -> tuple[str | None, Text]:
         return None, say("figure-heads-none")
     arms = list(found)[:_MOST_HEAT_MAPS]
     panels = [(moment, role) for moment in ("start", "final") for role in _ROLES]
-    maps = {
-        (arm, moment, role): _heat(found[arm][1][moment].deviation[role]) for arm in arms for moment, role in panels
-    }
-    # What is orthonormal to precision is one color, whichever last bits it has.
+    maps = {(arm, moment, role): _heat(found[arm][1][moment].cosine[role]) for arm in arms for moment, role in panels}
+    # What is orthogonal to precision is one color, whichever last bits it has.
     norm = LogNorm(vmin=1e-6, vmax=max(1e-5, *(float(np.nanmax(heat, initial=0)) for heat in maps.values())))
     with drawing(height=0.75 + 0.68 * len(arms)) as draw:
         draw_grid = draw.axes(len(arms), 1)
@@ -51,6 +50,9 @@ def plot_orthonormality(look: FigureContext) -> tuple[str | None, Text]:
             draw.mark(axes, arm=arm)
             name = axes.text(-0.02, 0.5, arm, transform=axes.transAxes, ha="right", va="center", fontsize=8)
             draw.word(name, untranslated(arm), arm=arm)
+            sizes = " \u2192 ".join(_mean_norm(moment) for moment in found[arm][1].values())
+            size = axes.text(1.02, 0.5, sizes, transform=axes.transAxes, ha="left", va="center", fontsize=7.5)
+            draw.word(size, untranslated(sizes), arm=arm)
             for middle, (moment, role) in zip(middles, panels, strict=True) if arm == arms[0] else ():
                 title = say(f"heads-{moment}", role=role.upper())
                 draw.word(axes.text(middle, -0.9, title.en, ha="center", va="bottom", fontsize=8), title)
@@ -58,7 +60,7 @@ def plot_orthonormality(look: FigureContext) -> tuple[str | None, Text]:
         bar = draw.figure.colorbar(image, ax=draw_grid, location="bottom", shrink=0.6, aspect=45)
         bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         bar.ax.xaxis.set_minor_formatter(NullFormatter())
-        draw.word(bar.ax.xaxis.label, say("axis-deviation"))
+        draw.word(bar.ax.xaxis.label, say("axis-cosine"))
         rest = list(found)[_MOST_HEAT_MAPS:]
         more = say("figure-heads-more", arms=", ".join(rest)) if rest else untranslated("")
         seeds = ", ".join(dict.fromkeys(str(found[arm][0]) for arm in arms))
@@ -107,7 +109,13 @@ def _moments(record: Record) -> dict[str, AttentionStats]:
 
 def _has_heads(heads: AttentionStats) -> bool:
     """Whether queries and keys have blocks to show."""
-    return all(any(heads.deviation.get(role, ())) for role in _ROLES)
+    return all(any(heads.cosine.get(role, ())) for role in _ROLES)
+
+
+def _mean_norm(heads: AttentionStats) -> str:
+    """Of all blocks of queries and keys: how long their rows are, which their angles do not show."""
+    norms = [norm for role in _ROLES for layer in heads.norm.get(role, ()) for norm in layer]
+    return f"{fmean(norms):.3g}" if norms else DASH
 
 
 def _heat(layers: Sequence[Sequence[float]]) -> Any:

@@ -1,4 +1,4 @@
-"""How arms look in every figure: colors, markers and dashes."""
+"""How arms and verdicts look in every figure: colors, markers and dashes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +8,15 @@ from typing import Any
 INK = "#010203"
 # Okabe and Ito's colors, distinct for every kind of eye, in an order that alternates in lightness.
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
+# Of verdicts, which always stand with their word and a sign: the name of the color on the page, and on paper.
+VERDICT_COLORS = {
+    "better": ("--good", "#0a6b4f"),
+    "worse": ("--bad", "#a33a00"),
+    "equivalent": ("--even", "#0b57a4"),
+    "inconclusive": ("--open", "#5c6570"),
+    "invalid": ("--stop", "#8e1b3a"),
+}
+VERDICT_SIGNS = {"better": "▲", "worse": "▼", "equivalent": "=", "inconclusive": "?", "invalid": "×"}  # noqa: RUF001
 _MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 _LINES: tuple[Any, ...] = ("--", "-.", ":", (0, (6, 1.5)), (0, (4, 1, 1, 1, 1, 1)))
 

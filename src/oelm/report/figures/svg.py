@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 from oelm.format import escape_controls
 from oelm.message import Lang, Text
-from oelm.report.figures.palette import INK, PALETTE
+from oelm.report.figures.palette import INK, PALETTE, VERDICT_COLORS
 
 if TYPE_CHECKING:  # a page without figures is made without it
     from matplotlib.artist import Artist
@@ -212,6 +212,8 @@ def _named_colors(style: str) -> str:
     style = style.replace(INK, "currentColor")
     for number, color in enumerate(PALETTE):
         style = style.replace(color, f"var(--arm-{number})")
+    for name, color in VERDICT_COLORS.values():
+        style = style.replace(color, f"var({name})")
     return style
 
 

@@ -9,7 +9,17 @@ from oelm.analysis.results import Results
 from oelm.analysis.stats.timed_pairs import count_rounds
 from oelm.format import DASH
 from oelm.message import Text
-from oelm.report.blocks import Block, Prose, TableRow, finite_cell, interval_cell, make_table, number_cell, text_cell
+from oelm.report.blocks import (
+    Block,
+    Prose,
+    TableRow,
+    deciding_cell,
+    finite_cell,
+    make_table,
+    number_cell,
+    text_cell,
+    verdict_cell,
+)
 from oelm.study.cells import differences
 from oelm.text.messages import say, untranslated
 
@@ -63,12 +73,10 @@ def hypotheses_section(results: Results) -> list[Block]:
     if not results.hypotheses:
         return [Prose(text=say("hypotheses-none"))]
     columns = [(say(f"column-{name}"), False) for name in ("hypothesis", "statement", "rule")]
-    columns += [(say("column-measured"), True), (say("column-interval"), True), (say("column-n"), True)]
+    columns += [(say("column-measured"), True), (say("column-deciding"), True), (say("column-n"), True)]
     columns += [(say("column-hypothesis-status"), False)]
     rows = []
     for one in results.hypotheses:
-        codes = dict.fromkeys(found.code for found in one.issues if found.severity == "invalid")
-        status = say(f"word-{one.status}")
         rows.append(
             TableRow(
                 cells=(
@@ -76,12 +84,9 @@ def hypotheses_section(results: Results) -> list[Block]:
                     text_cell(one.hypothesis.statement),
                     text_cell(str(one.hypothesis)),
                     finite_cell(one.value, ",.4g" if one.value is None or abs(one.value) < 1e4 else ",.0f"),
-                    interval_cell(one.interval),
+                    text_cell(say("word-exact")) if one.exact else deciding_cell(one.deciding),
                     text_cell(count_rounds(one.n)) if one.timed else number_cell(one.n, str(one.n)),
-                    text_cell(
-                        say("hypothesis-blocked", status=status, codes=tuple(codes)) if codes else status,
-                        badge=one.status,
-                    ),
+                    verdict_cell(one.status, one.remark),
                 )
             )
         )

@@ -12,6 +12,7 @@ from oelm.report.figures.heads import plot_attention_entropy, plot_orthonormalit
 from oelm.report.figures.palette import styles
 from oelm.report.figures.plot import FigureContext, Plot
 from oelm.report.figures.timed import plot_step_ratios
+from oelm.report.figures.training_loss import plot_training_loss
 from oelm.report.figures.tuning import plot_best_of_k, plot_tuning_response
 from oelm.text.messages import say
 
@@ -26,8 +27,9 @@ def figures_section(results: Results) -> list[Plot]:
         styles=styles(list(results.study.arms), compare.baseline),
     )
     makers: dict[str, Callable[[FigureContext], tuple[str | None, Text]]] = {
-        "curves": plot_validation_curves,
         "forest": plot_forest,
+        "curves": plot_validation_curves,
+        "loss": plot_training_loss,
         "corners": plot_four_corners,
         "size": plot_quality_by_size,
         "speed": plot_speed,

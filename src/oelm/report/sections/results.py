@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from statistics import fmean
 
+from oelm.analysis.evidence import difference_estimate
 from oelm.analysis.results import Results
 from oelm.format import DASH, format_number, format_step_time
 from oelm.metrics import find_metric
@@ -15,11 +17,13 @@ from oelm.report.blocks import (
     Table,
     TableCell,
     TableRow,
+    deciding_cell,
     finite_cell,
     interval_cell,
     make_table,
     number_cell,
     text_cell,
+    verdict_cell,
 )
 from oelm.report.sections.provenance import record_path
 from oelm.study.cells import Cell
@@ -35,7 +39,7 @@ def results_section(results: Results) -> list[Block]:
         (say("column-interval"), True),
         (say("column-n"), True),
         (say(difference, against=against), True),
-        (say("column-interval"), True),
+        (say("column-deciding"), True),
         (say("column-verdict"), False),
         (say("column-trainable"), True),
         (say("column-step-time"), True),
@@ -45,6 +49,7 @@ def results_section(results: Results) -> list[Block]:
     blocks: list[Block] = [
         Prose(text=say("results-how", metric=metric, against=against)),
         make_table(columns, [_arm_row(results, arm) for arm in results.arms]),
+        *_all_metrics(results),
         Folded(summary=say("results-cells", n=len(results.records)), blocks=(_cells(results),), name="cells"),
     ]
     if results.comparisons:
@@ -65,10 +70,10 @@ def _arm_row(results: Results, arm: str) -> TableRow:
             interval_cell(found.interval if found else None),
             number_cell(found.n if found else 0, f"{found.n if found else 0}"),
             number_cell(difference, f"{difference:+.4f}" if difference is not None else "", href="#cells"),
-            interval_cell(compared.shown_interval() if compared else None, sign=True),
+            deciding_cell(compared.shown_interval(compared.deciding) if compared else None, sign=True),
             text_cell(say("word-against"))
             if arm == against
-            else text_cell(say(f"word-{one.verdict}"), badge=one.verdict)
+            else verdict_cell(one.verdict, one.remark)
             if one is not None
             else text_cell(DASH),
             _mean(results, arm, "trainable", lambda value: f"{value:,.0f}"),
@@ -79,6 +84,51 @@ def _arm_row(results: Results, arm: str) -> TableRow:
     )
 
 
+def _all_metrics(results: Results) -> list[Block]:
+    """Every metric on every test split: what the arms reach, and what they differ by."""
+    against = results.study.compare.baseline
+    metrics = list(dict.fromkeys(name for names in results.measured.values() for name in names))
+    if len(metrics) < 2 and len(results.measured) < 2:
+        return []
+    columns = [(say("column-arm"), False), (say("column-split"), False), *((untranslated(m), True) for m in metrics)]
+    places = [(arm, split) for arm in results.arms for split in results.measured]
+    levels = [_metric_row(arm, split, [_level_cell(results, arm, m, split) for m in metrics]) for arm, split in places]
+    apart = [
+        _metric_row(arm, split, [_difference_cell(results, arm, metric, split) for metric in metrics])
+        for arm, split in places
+        if arm != against and against in results.arms
+    ]
+    blocks: list[Block] = [Prose(text=say("metrics-how")), make_table(columns, levels)]
+    if apart:
+        inside = (Prose(text=say("metrics-apart-how")), make_table(columns, apart))
+        blocks.append(Folded(summary=say("metrics-apart", against=against), blocks=inside))
+    return blocks
+
+
+def _metric_row(arm: str, split: str, cells: list[TableCell]) -> TableRow:
+    return TableRow(arm=arm, cells=(text_cell(arm), text_cell(split), *cells))
+
+
+def _level_cell(results: Results, arm: str, metric: str, split: str) -> TableCell:
+    found = results.mean(arm, metric, split=split)
+    if found is None:
+        return number_cell(None, "")
+    interval = interval_cell(found.interval).text.en
+    return number_cell(found.mean, f"{format_number(found.mean)} {interval}")
+
+
+def _difference_cell(results: Results, arm: str, metric: str, split: str) -> TableCell:
+    against = results.study.compare.baseline
+    others = results.values(against, metric, split=split)
+    seeds = [seed for seed in results.values(arm, metric, split=split) if seed in others]
+    if not seeds:
+        return number_cell(None, "")
+    found = difference_estimate(results, arm, against, metric, seeds, split=split)
+    effect, interval = find_metric(metric).effect, found.interval()
+    shown = replace(interval, low=effect(interval.low), high=effect(interval.high))
+    return number_cell(effect(found.mean), f"{effect(found.mean):+.4f} {interval_cell(shown, sign=True).text.en}")
+
+
 def _mean(results: Results, arm: str, metric: str, show: Callable[[float], str]) -> TableCell:
     values = list(results.values(arm, metric).values())
     mean = fmean(values) if values else None
@@ -86,45 +136,46 @@ def _mean(results: Results, arm: str, metric: str, show: Callable[[float], str])
 
 
 def _cells(results: Results) -> Table:
-    """Every cell, with a link to its record."""
-    metric = results.study.compare.metric
-    columns = [
-        (say("column-arm"), False),
-        (say("column-seed"), True),
-        (say("column-status"), False),
-        (say("column-final", metric=metric), True),
-        (say("column-best", metric=metric), True),
-        (say("column-lr"), True),
-        (say("column-step-time"), True),
-        (say("column-training"), True),
-        (say("column-memory"), True),
+    """Every cell, with a link to its record and everything that was measured of its final model."""
+    primary = results.study.compare.metric
+    measured = [(split, metric) for split, metrics in results.measured.items() for metric in metrics]
+    several = len(results.measured) > 1
+    columns = [(say("column-arm"), False), (say("column-seed"), True), (say("column-status"), False)]
+    columns += [
+        (say("column-final-split" if several else "column-final", metric=metric, split=split), True)
+        for split, metric in measured
     ]
-    by_metric = {
-        (arm, name): results.values(arm, name)
-        for arm in results.arms
-        for name in (metric, "step_seconds", "training_seconds", "peak_memory")
-    }
-    best_models = {arm: results.values(arm, metric, model="best") for arm in results.arms}
+    columns += [(say("column-best", metric=primary), True), (say("column-lr"), True), (say("column-step-time"), True)]
+    columns += [(say("column-training"), True), (say("column-memory"), True)]
     rows = []
     for arm in results.arms:
+        finals = [results.values(arm, metric, split=split) for split, metric in measured]
+        best = results.values(arm, primary, model="best")
+        steps, training, memory = (
+            results.values(arm, name) for name in ("step_seconds", "training_seconds", "peak_memory")
+        )
         for seed, record in results.of(arm).items():
-            final, best = by_metric[arm, metric].get(seed), best_models[arm].get(seed)
-            step, training = by_metric[arm, "step_seconds"].get(seed), by_metric[arm, "training_seconds"].get(seed)
-            memory, lr = by_metric[arm, "peak_memory"].get(seed), record.spec.recipe.optimizer.lr
             href = record_path(Cell(arm=arm, seed=seed))
+            lr = record.spec.recipe.optimizer.lr
             cells = (
-                text_cell(arm),
+                text_cell(arm, href=href),
                 number_cell(seed, str(seed), href=href),
                 text_cell(say(f"status-{record.status}")),
-                number_cell(final, format_number(final) if final is not None else "", href=href),
-                number_cell(best, format_number(best) if best is not None else "", href=href),
+                *(_seed_cell(by_seed, seed, format_number, href=href) for by_seed in (*finals, best)),
                 number_cell(lr, f"{lr:g}" if lr is not None else ""),
-                number_cell(step, format_step_time(step) if step is not None else ""),
-                number_cell(training, f"{training:,.0f} s" if training is not None else ""),
-                number_cell(memory, f"{memory / 1e9:.2f} GB" if memory is not None else ""),
+                _seed_cell(steps, seed, format_step_time),
+                _seed_cell(training, seed, lambda value: f"{value:,.0f} s"),
+                _seed_cell(memory, seed, lambda value: f"{value / 1e9:.2f} GB"),
             )
             rows.append(TableRow(arm=arm, cells=cells))
     return make_table(columns, rows)
+
+
+def _seed_cell(
+    by_seed: Mapping[int, float], seed: int, show: Callable[[float], str], *, href: str | None = None
+) -> TableCell:
+    value = by_seed.get(seed)
+    return number_cell(value, show(value) if value is not None else "", href=href)
 
 
 def _statistics(results: Results) -> list[Block]:

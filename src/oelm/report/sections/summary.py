@@ -1,18 +1,36 @@
-"""What a report opens with: the question, the verdict, and what the checks found."""
+"""The first screen of a report: the question, the verdict, and what would change it; and what the checks found."""
 
 from __future__ import annotations
 
 import math
 
+from oelm.analysis.change import what_would_change
+from oelm.analysis.hypotheses import JudgedHypothesis
 from oelm.analysis.results import Results
 from oelm.analysis.text_table import lock_issues
 from oelm.analysis.verdicts import Comparison
 from oelm.message import Text
 from oelm.metrics import find_metric
-from oelm.report.blocks import Block, Bullets, Folded, Prose, TableRow, VerdictBox, make_table, text_cell
-from oelm.text.messages import join_names, join_texts, list_texts, say, translate, untranslated
+from oelm.report.blocks import (
+    Block,
+    Bullets,
+    Folded,
+    Prose,
+    Table,
+    TableRow,
+    VerdictBox,
+    deciding_cell,
+    finite_cell,
+    make_table,
+    number_cell,
+    text_cell,
+    verdict_cell,
+)
+from oelm.study.cells import is_nested
+from oelm.text.messages import join_names, join_texts, list_texts, say, translate
 
-_SPELLED_OUT = 4  # arms that the verdict names with their numbers; more are named alone
+_SPELLED_OUT = 4  # arms that the verdict in one sentence names with their numbers; more are named alone
+_MOST_LINES = 7  # verdicts that fit on the first screen; more are folded
 
 
 def lock_blocks(results: Results) -> list[Block]:
@@ -27,25 +45,112 @@ def lock_blocks(results: Results) -> list[Block]:
 
 
 def question_section(results: Results) -> list[Block]:
+    """What is compared, on what data and model, with how many seeds; and what would matter."""
     study = results.study
-    compare = study.compare
-    others = [arm for arm in study.arms if arm != study.compare.baseline]
-    margin = find_metric(compare.metric).effect(compare.margin) if compare.margin is not None else None
+    compare, model = study.compare, study.recipe.model
     asked = say(
         "question",
-        arms=join_names(others),
-        against=study.compare.baseline,
+        arms=join_names([arm for arm in study.arms if arm != compare.baseline]),
+        against=compare.baseline,
         metric=compare.metric,
         better=say(f"better-{compare.direction}"),
         task=study.recipe.data.task,
-        model=study.recipe.model.name or study.recipe.model.preset or "?",
-        seeds=len(study.seeds),
+        model=" ".join(part for part in (model.name, model.preset) if part) or "?",
     )
-    interest = say("question-margin", margin=margin) if margin is not None else say("question-no-margin")
-    if margin is not None and compare.because is not None:
-        interest = join_texts([interest, say("question-because", why=compare.because)])
-    notes = [untranslated(note) for note in study.notes]
-    return [Prose(text=asked), Prose(text=interest), *([Bullets(items=tuple(notes))] if notes else [])]
+    how = [_amounts(results), _tuning(results), _margin(results)]
+    if study.hypotheses:
+        how.append(say("question-hypotheses", n=len(study.hypotheses)))
+    return [Prose(text=asked), Prose(text=join_texts(how))]
+
+
+def _amounts(results: Results) -> Text:
+    """How many seeds and examples; examples as the records count them, if there are any."""
+    seeds = len(results.study.seeds)
+    data = next((record.data for record in results.records.values() if record.data is not None), None)
+    tested = next(iter(results.measured), None)
+    if data is None or tested is None:
+        return say("question-seeds", seeds=seeds)
+    sizes = {"train": data.sizes.get("train", 0), "test": data.sizes.get(f"test-{tested}", 0)}
+    return say("question-amounts", seeds=seeds, split=tested, **sizes)
+
+
+def _tuning(results: Results) -> Text:
+    tune = results.study.tune
+    if tune is None:
+        return say("question-untuned")
+    key = "question-nested" if is_nested(results.study) else "question-shared"
+    return say(key, number=math.prod(map(len, tune.grid.values())), paths=", ".join(tune.grid))
+
+
+def _margin(results: Results) -> Text:
+    compare = results.study.compare
+    if compare.margin is None:
+        return say("question-no-margin")
+    margin = say("question-margin", margin=find_metric(compare.metric).effect(compare.margin))
+    return join_texts([margin, say("question-because", why=compare.because)]) if compare.because else margin
+
+
+def verdict_section(results: Results) -> list[Block]:
+    """Every hypothesis and every arm in a line, with the interval that decides; then in full, and the study's notes."""
+    overall = overall_verdict(results)
+    rows = [_hypothesis_line(one) for one in results.hypotheses]
+    rows += [_comparison_line(results, one) for one in results.comparisons.values()]
+    blocks: list[Block] = [] if results.comparisons and overall.kind != "invalid" else [overall]
+    if rows:
+        blocks.append(_verdict_table(rows[:_MOST_LINES]))
+    if len(rows) > _MOST_LINES:
+        rest = rows[_MOST_LINES:]
+        blocks.append(Folded(summary=say("other-verdicts", n=len(rest)), blocks=(_verdict_table(rest),)))
+    lacks = _lacking(list(results.comparisons.values()))
+    blocks += [Prose(text=text) for text in lacks if overall not in blocks]
+    sentences = tuple(translate(one.message) for one in results.comparisons.values())
+    if sentences:
+        blocks.append(Folded(summary=say("each-comparison"), blocks=(Bullets(items=sentences),)))
+    return blocks
+
+
+def _verdict_table(rows: list[TableRow]) -> Table:
+    columns = [(say(f"column-{name}"), False) for name in ("asked", "verdict")]
+    return make_table([*columns, (say("column-measured"), True), (say("column-deciding"), True)], rows)
+
+
+def _hypothesis_line(one: JudgedHypothesis) -> TableRow:
+    stated = say("asked-hypothesis", name=one.hypothesis.name, statement=one.hypothesis.statement)
+    return TableRow(
+        cells=(
+            text_cell(stated),
+            verdict_cell(one.status, one.remark),
+            finite_cell(one.value, ",.4g" if one.value is None or abs(one.value) < 1e4 else ",.0f"),
+            text_cell(say("word-exact")) if one.exact else deciding_cell(one.deciding),
+        )
+    )
+
+
+def _comparison_line(results: Results, one: Comparison) -> TableRow:
+    key = "asked-arm" if one.exploratory is None else "asked-exploratory"
+    treatment = str(results.study.arms[one.arm].treatment).removesuffix(", layers all")
+    mean = one.shown(one.estimate.mean) if one.differences else None
+    return TableRow(
+        arm=one.arm,
+        cells=(
+            text_cell(say(key, arm=one.arm, against=one.against, treatment=treatment)),
+            verdict_cell(one.verdict, one.remark),
+            number_cell(mean, f"{mean:+.4f}" if mean is not None else ""),
+            deciding_cell(one.shown_interval(one.deciding) if one.differences else None, sign=True),
+        ),
+    )
+
+
+def change_section(results: Results) -> list[Block]:
+    """What would change a verdict; and what the study itself wants to be known of it."""
+    found = [
+        say("change-about", about=join_names(one.about), what=one.message)
+        if one.about
+        else say("change-all", what=one.message)
+        for one in what_would_change(results)
+    ]
+    notes = [say("study-note", note=note) for note in results.study.notes]
+    return [Bullets(items=(*(found or [say("change-nothing")]), *notes))]
 
 
 def overall_verdict(results: Results) -> VerdictBox:
@@ -58,8 +163,7 @@ def overall_verdict(results: Results) -> VerdictBox:
         key = "overall-none" if compare.baseline in results.arms else "overall-no-baseline"
         return VerdictBox(kind="inconclusive", text=say(key, against=compare.baseline))
     kinds = list(dict.fromkeys(one.verdict for one in found))
-    lacks = list(dict.fromkeys(name for one in found for name in one.lacks))
-    without = [say("overall-lacking", files=join_names(lacks))] if lacks else []
+    without = _lacking(found)
     if kinds == ["invalid"]:
         codes = dict.fromkeys(f.code for one in found for f in one.issues if f.severity == "invalid")
         text = join_texts([say("overall-invalid", codes=", ".join(codes)), *without])
@@ -92,9 +196,9 @@ def _arm_verdict(one: Comparison) -> Text:
     return say("overall-arm", arm=one.arm, verdict=verdict, percent=100 * interval.level, **values)
 
 
-def comparison_sentences(results: Results) -> list[Block]:
-    found = tuple(translate(one.message) for one in results.comparisons.values())
-    return [Folded(summary=say("each-comparison"), blocks=(Bullets(items=found),))] if found else []
+def _lacking(found: list[Comparison]) -> list[Text]:
+    lacks = list(dict.fromkeys(name for one in found for name in one.lacks))
+    return [say("overall-lacking", files=join_names(lacks))] if lacks else []
 
 
 def checks_section(results: Results) -> list[Block]:
