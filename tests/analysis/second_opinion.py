@@ -123,11 +123,6 @@ def read_folder(place: Path) -> Folder:
     beside = {name: place / f"{name}.json" for name in ("simple_baseline", "bench")}
     found = {name: json.loads(path.read_text()) if path.exists() else None for name, path in beside.items()}
     simple = found["simple_baseline"]["baselines"][0] if found["simple_baseline"] else None
-    # Before a study is complete there are no test numbers. What failed at every point of its grid is not waited for.
-    ended = {(arm, seed) for arm, _, seed in trials}
-    if any(cell not in cells and cell not in ended for cell in product(study["arms"], study["seeds"])):
-        for cell in cells.values():
-            cell.record["test"], cell.kept = {}, {}
     return Folder(study, cells, trials, simple, found["bench"])
 
 
@@ -783,8 +778,6 @@ def _final_and_best(folder):
 
 def _few_examples(folder):
     cell = next(cell for cell in folder.cells.values() if cell.record["status"] == "done")
-    if not cell.record["test"]:
-        return
     size, columns = cell.examples, cell.kept.get("final", {})
     yield "FEW-EXAMPLES", "examples", size
     yield "FEW-EXAMPLES", "one", 1 / size

@@ -140,19 +140,6 @@ def of_few(place):
     return runs
 
 
-def of_unfinished(place):
-    """A seed that is still to be run, an arm that was never, and no margin."""
-    arms = {**STUDY["arms"], "q-only": {"init": "keep", "freeze": "q"}}
-    compare = {"baseline": "baseline", "metric": "loss"}
-
-    def change(cell, record):
-        return None if cell.arm == "q-only" or (cell.arm, cell.seed) == ("freeze-only", 3) else record
-
-    return make_runs(
-        place, study_of(arms=arms, compare=compare), accuracy={"freeze-only": 0.86}, change=change, **SMALL
-    )
-
-
 def of_one_seed(place):
     return make_runs(place, study_of(seeds=[4]), accuracy={"freeze-only": 0.86}, **SMALL)
 
@@ -189,7 +176,6 @@ CASES = {
     "failures": (of_failures, ("blocked", "h3"), "inconclusive inconclusive worse equivalent invalid"),
     "perplexity": (of_perplexity, (), "worse equivalent"),
     "few": (of_few, (), "worse inconclusive"),
-    "unfinished": (of_unfinished, (), "inconclusive inconclusive"),
     "one seed": (of_one_seed, (), "inconclusive inconclusive"),
     "many alike": (of_many_alike, (), "equivalent equivalent equivalent equivalent equivalent better"),
     "times": (of_times, ("freeze-only", "oelm-freeze"), "invalid invalid"),

@@ -78,7 +78,8 @@ def test_the_verdict_names_every_arm_with_its_numbers(made):
 
 
 def test_the_question_is_said_in_words(made):
-    asked, how = (block.text for block in section(made.content, "question").blocks)
+    lock, asked, how = (block.text for block in section(made.content, "question").blocks)
+    assert made.results.lock.digest[:12] in lock.en
     assert asked.en == (
         "Does it change the accuracy (higher is better) of minilm-l6 on sst2 to train it as "
         "freeze-only, oelm-freeze, oelm-nofreeze, oelm-random_2 instead of baseline?"
@@ -125,22 +126,23 @@ def test_what_decided_instead_of_the_interval_stands_beside_the_verdict(tmp_path
     """In the lines of the verdict, in the table, on a terminal and for scripts."""
 
     def change(cell, record):
-        return None if cell.arm == "oelm-freeze" and cell.seed > 2 else record
+        failed = cell.arm == "oelm-freeze" and cell.seed > 2
+        return replace(record, status="diverged", test={}) if failed else record
 
-    results = read_results(make_runs(tmp_path, accuracy={"oelm-freeze": 0.7}, change=change))
-    assert results.comparisons["oelm-freeze"].deciding.high < 0, "the interval alone would say worse"
+    results = read_results(make_runs(tmp_path, accuracy={"oelm-freeze": 0.98}, change=change))
+    assert results.comparisons["oelm-freeze"].deciding.low > 0, "the interval alone would say better"
     content = build_content(results)
     for name, column in (("verdict", 1), ("results", 6)):
         table = next(tables(section(content, name).blocks))
         (row,) = (row for row in table.rows if row.arm == "oelm-freeze")
-        assert row.cells[column].text.en == "inconclusive (3 of 5 seeds)"
-        assert row.cells[column].text.zh == "尚无定论（5 个种子中的 3 个）"  # noqa: RUF001
+        assert row.cells[column].text.en == "inconclusive (seeds failed)"
+        assert row.cells[column].text.zh == "尚无定论（有种子失败）"  # noqa: RUF001
         (plain,) = (row for row in table.rows if row.arm == "freeze-only")
         assert "(" not in plain.cells[column].text.en, "where it follows, nothing is said"
-    assert "inconclusive (3 of 5 seeds)" in render_markdown(content)
-    assert "inconclusive (3 of 5 seeds)" in str(results)
+    assert "inconclusive (seeds failed)" in render_markdown(content)
+    assert "inconclusive (seeds failed)" in str(results)
     told = results_as_dict(results)["arms"]
-    assert told["oelm-freeze"]["comparison"]["remark"] == "3 of 5 seeds"
+    assert told["oelm-freeze"]["comparison"]["remark"] == "seeds failed"
     assert told["freeze-only"]["comparison"]["remark"] is None
 
 

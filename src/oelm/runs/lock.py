@@ -60,7 +60,7 @@ LOCK_FILE = FileType(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class LockChange:
     """Something that was planned, and is not so any more."""
 
     path: str
@@ -81,7 +81,7 @@ class LockChanges:
     arms: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     hypotheses: tuple[str, ...] = ()
-    changed: tuple[Change, ...] = ()
+    changed: tuple[LockChange, ...] = ()
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -155,7 +155,7 @@ def find_changes(lock: Lock, study: Study) -> LockChanges:
     )
 
 
-def _changes(lock: Lock, now: Lock) -> Iterator[Change]:
+def _changes(lock: Lock, now: Lock) -> Iterator[LockChange]:
     for part in ("compare", "tune", "recipe"):
         yield from _differences(part, getattr(lock, part), getattr(now, part))
     for part, before, after in (
@@ -163,7 +163,7 @@ def _changes(lock: Lock, now: Lock) -> Iterator[Change]:
         ("second_stage", lock.second_stage, now.second_stage),
     ):
         if not set(before) <= set(after):
-            yield Change(path=part, was=str(list(before)), now=str(list(after)))
+            yield LockChange(path=part, was=str(list(before)), now=str(list(after)))
     for name, arm in lock.arms.items():
         for change in _differences(f"arms.{name}", arm, now.arms.get(name)):
             yield replace(change, arm=name)
@@ -173,14 +173,14 @@ def _changes(lock: Lock, now: Lock) -> Iterator[Change]:
             yield replace(change, hypothesis=one.name)
 
 
-def _differences(path: str, before: Any, after: Any) -> Iterator[Change]:
+def _differences(path: str, before: Any, after: Any) -> Iterator[LockChange]:
     if before is not None and after is None:
-        yield Change(path=path, was="planned", now="missing")
+        yield LockChange(path=path, was="planned", now="missing")
         return
     was, now = (flatten({path: asdict(one)}) if one is not None else {} for one in (before, after))
     for at in {**was, **now}:
         if was.get(at) != now.get(at) and not _is_relocated(at, was.get(at), now.get(at)):
-            yield Change(path=at, was=repr(was.get(at)), now=repr(now.get(at)))
+            yield LockChange(path=at, was=repr(was.get(at)), now=repr(now.get(at)))
 
 
 def _is_relocated(path: str, *names: object) -> bool:
