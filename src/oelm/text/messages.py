@@ -68,7 +68,8 @@ class _Several:
     def __format__(self, spec: str) -> str:
         if not spec:
             return _list(self._values, self._lang)
-        numbers = [_Number(value) for value in self._values if isinstance(value, int | float)]
+        found = [value for value in self._values if isinstance(value, int | float)]
+        numbers = [_Number(value) if type(value) is float else value for value in found]
         low, high = (format(pick(numbers), spec) for pick in (min, max))
         return low if low == high else say("from-to", low=low, high=high)[self._lang]
 
