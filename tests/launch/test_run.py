@@ -113,13 +113,13 @@ def test_the_heads_are_measured_at_the_start_and_at_the_end(comparison):
         for heads in (record.start.heads, record.heads):
             for role in ("q", "k"):  # two layers of four heads
                 assert [len(row) for row in heads.norm[role]] == [4, 4]
-                assert [len(row) for row in heads.deviation[role]] == [4, 4]
+                assert [len(row) for row in heads.cosine[role]] == [4, 4]
             assert all(spread > 0 for spread in heads.logit_spread)
             assert all(0 < entropy < math.log(32) for entropy in heads.entropy)
         assert record.start.heads.logit_spread != record.heads.logit_spread
     start, final = treated.start.heads, treated.heads
-    assert max(max(row) for role in ("q", "k") for row in start.deviation[role]) < 1e-5
-    assert (start.norm, start.deviation) == (final.norm, final.deviation), "frozen"
+    assert max(max(row) for role in ("q", "k") for row in start.cosine[role]) < 1e-5
+    assert (start.norm, start.cosine) == (final.norm, final.cosine), "frozen"
     start, final = baseline.start.heads, baseline.heads
     assert start.norm != final.norm, "trained"
     # Rows of std 0.02 became rows of length one: 1 / (0.02 ** 2 * 128) times as far apart.

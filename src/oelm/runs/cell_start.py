@@ -43,7 +43,7 @@ class StartedCell:
     """What was found before its first step."""
 
 
-CELL_FILE = FileType(CELL, StartedCell, format=5, has_checksum=True)
+CELL_FILE = FileType(CELL, StartedCell, format=6, has_checksum=True)
 
 
 def read_cell(folder: Path) -> StartedCell | None:

@@ -197,7 +197,7 @@ class Record:
         return self.evaluations[-1].metrics if self.evaluations else {}
 
 
-RECORD_FILE = FileType(RECORD, Record, format=5, has_checksum=True)
+RECORD_FILE = FileType(RECORD, Record, format=6, has_checksum=True)
 
 
 def write_record(lease: Lease, record: Record) -> None:
