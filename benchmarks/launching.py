@@ -105,7 +105,7 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """A cell of the quickstart that ran in a process of its own: 13 batches to evaluate after every quarter."""
+    """A cell of the quickstart that ran in a process of its own, and evaluated after every quarter."""
 
     folder: Path
     load: Load

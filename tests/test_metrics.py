@@ -37,7 +37,9 @@ def test_kinds():
         "step_seconds",
         "training_seconds",
         "peak_memory",
+        "curve_loss",
         "lr_sensitivity",
+        "tuned_lr",
     )
     assert TIMES == ("step_seconds", "training_seconds")
     assert metric_names("predictions") == ("accuracy", "macro_f1", "f1", "matthews")

@@ -21,7 +21,7 @@ from oelm.format import Relative
 ROUNDING = 1e-6
 """By which a measurement may be outside of its range."""
 Direction = Literal["higher", "lower"]
-Kind = Literal["predictions", "loss", "count", "time", "memory", "tuning"]
+Kind = Literal["predictions", "loss", "curve", "count", "time", "memory", "tuning"]
 Classes = NDArray[np.int64]
 ClassMetric = Callable[[Classes, Classes, int], float]
 """(labels, predictions, number of classes) of all examples of a split."""
@@ -31,7 +31,8 @@ ClassMetric = Callable[[Classes, Classes, int], float]
 class Metric:
     name: str
     kind: Kind
-    """Made of right and wrong predictions, of losses, of the training itself, or of the trials of a tuning."""
+    """Made of right and wrong predictions, of losses, of the training itself (a curve, a count, a time, memory), or of
+    the trials of a tuning."""
     direction: Direction
     """Which way is better."""
     compute: ClassMetric | None = None
@@ -124,7 +125,11 @@ _METRICS: dict[str, Metric] = {
         _cost("step_seconds", "time"),
         _cost("training_seconds", "time"),
         _cost("peak_memory", "memory"),
+        # The validation loss, on average over the evaluations of a training: who learns faster has less of it.
+        _cost("curve_loss", "curve"),
         _cost("lr_sensitivity", "tuning"),
+        # What every seed took of the grid. Neither way is better.
+        _cost("tuned_lr", "tuning"),
     )
 }
 _BUILT_IN = frozenset(_METRICS)
@@ -134,7 +139,7 @@ def metric_names(*kinds: Kind) -> tuple[str, ...]:
     return tuple(metric.name for metric in _METRICS.values() if metric.kind in kinds)
 
 
-MEASURED = metric_names("count", "time", "memory", "tuning")
+MEASURED = metric_names("curve", "count", "time", "memory", "tuning")
 """What there is beside the metrics of a task: in every record, or where the learning rate was tuned."""
 TIMES = metric_names("time")
 SHARES = tuple(metric.name for metric in _METRICS.values() if metric.is_share)

@@ -115,6 +115,7 @@ def read_folder(place: Path) -> Folder:
             cells[arm, seed] = Cell(json.loads((at / "record.json").read_text()), steps, read_kept(at))
     for path in sorted(place.glob("*/tune/*/seed-*/record.json")):
         record = json.loads(path.read_text())
+        record["first_loss"] = json.loads((path.parent / "steps.jsonl").read_text().splitlines()[0])["loss"]
         trials[record["spec"]["arm"], record["spec"]["recipe"]["optimizer"]["lr"], record["spec"]["seed"]] = record
     beside = {name: place / f"{name}.json" for name in ("simple_baseline", "bench")}
     found = {name: json.loads(path.read_text()) if path.exists() else None for name, path in beside.items()}
@@ -653,6 +654,7 @@ def arm_alone(folder, arm):
         "interval": [as_level(metric, end) for end in interval] if interval else None,
         "trainable": counts[0],
         "tuned": best_rates(folder, arm),
+        "lr_sensitivity": lr_sensitivity(folder, arm),
     }
 
 
@@ -666,6 +668,16 @@ def best_rates(folder, arm):
         scores = trial_scores(folder, arm, shared or [seed])
         chosen[seed] = max(scores, key=lambda rate: np.mean(scores[rate]))
     return {"optimizer.lr": chosen}
+
+
+def lr_sensitivity(folder, arm):
+    """By seed of the tuning: the mean loss over the grid less the best, none worse than that of the first step."""
+    found = {}
+    for seed in {seed for name, _, seed in folder.trials if name == arm}:
+        trials = [trial for (name, _, own), trial in folder.trials.items() if (name, own) == (arm, seed)]
+        losses = [min(trial["evaluations"][-1]["metrics"]["loss"], trial["first_loss"]) for trial in trials]
+        found[seed] = np.mean(losses) - min(losses)
+    return found
 
 
 def trial_scores(folder, arm, seeds):

@@ -460,8 +460,14 @@ def test_seeds_can_be_what_is_missing():
 def test_arms_that_share_the_five_percent_can_be_too_many():
     one = {"baseline": BASE, "a": FREEZE}
     many = {"baseline": BASE, **{f"arm-{n}": FREEZE for n in range(9)}}
-    assert undecidable(**aiming(0.0105, arms=one, seeds=list(range(5)))) == []
-    assert len(undecidable(**aiming(0.0105, arms=many, seeds=list(range(5))))) == 1
+    assert undecidable(**aiming(0.014, arms=one, seeds=list(range(5)))) == []
+    assert len(undecidable(**aiming(0.014, arms=many, seeds=list(range(5))))) == 1
+
+
+@pytest.mark.parametrize(("margin", "severities"), [(0.01, ["warn"]), (0.0145, ["note"]), (0.017, [])])
+def test_below_half_is_a_warning_and_below_80_percent_a_note(margin, severities):
+    issues = found(study_of(**aiming(margin, seeds=list(range(5)))), "UNDECIDABLE")
+    assert [one.severity for one in issues] == severities
 
 
 def test_with_hypotheses_these_are_what_must_be_decided():
@@ -539,21 +545,25 @@ def test_a_design_without_its_baseline():
 # -- the studies that come with it -----------------------------------------------------------------------------------
 
 
+# What a study that repeats nothing published is warned of, and why that is left so.
+DESERVED = {"quickstart": {"UNTUNED"}}  # five minutes do not hold a grid; its notes say what that means
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_studies(name):
-    """Those that repeat what was published are invalid as it was; those that are fair are not."""
+    """Those that repeat what was published are invalid as it was; the others have no warning they do not deserve."""
     study = load_study(name)
     issues = check_study(study)
     assert all(one.code in CHECKS and str(one.message) and translate(one.message).zh for one in issues)
     assert all(arm in study.arms for one in issues for arm in one.arms)
-    invalid = {one.code for one in issues if one.severity == "invalid"}
-    assert bool(invalid) == name.endswith("-as-published")
-    warned = {one.code for one in issues if one.severity == "warn"}
-    # 872 sentences cannot decide on one point; these studies need a larger margin, or the labeled test set.
-    deserved = {"UNDECIDABLE"} if name in ("bert-sst2-ablation", "bert-sst2-fair") else set()
-    assert warned == deserved or not name.endswith("-fair"), "no warning that the design does not deserve"
-    assert ("UNTUNED" in warned) == (study.tune is None)
-    causes = [(one.severity, one.code, one.message.key) for one in issues if one.code != "UNDECIDABLE"]
+    codes = {severity: {one.code for one in issues if one.severity == severity} for severity in ("invalid", "warn")}
+    if name.endswith("-as-published"):
+        treated = {"BASELINE-TREATED"} if name.startswith("bert") else set()
+        assert codes["invalid"] == {"LR-DIFFERS", *treated}
+        assert {"UNTUNED", "FEW-SEEDS"} <= codes["warn"]
+    else:
+        assert codes == {"invalid": set(), "warn": DESERVED.get(name, set())}
+    causes = [(one.severity, one.code, one.message.key) for one in issues]
     assert len(set(causes)) == len(causes), "each cause once"
     assert planned_design(study).against == study.compare.baseline
 

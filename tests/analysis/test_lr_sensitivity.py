@@ -137,7 +137,7 @@ def test_over_studies(tmp_path):
 
 def test_without_a_tuned_learning_rate_there_is_none(tmp_path):
     results = load(make_runs(tmp_path, study_of(seeds=[0, 1]), examples=100, steps=10))
-    with pytest.raises(StudyError, match="no LR sensitivity") as caught:
+    with pytest.raises(StudyError, match="no lr_sensitivity") as caught:
         results.compare("freeze-only", metric="lr_sensitivity")
     assert "did not tune the learning rate" in str(caught.value)
     assert "lr_sensitivity" not in results.table()

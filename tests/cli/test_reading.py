@@ -176,17 +176,25 @@ def test_damaged_runs_never_end_in_a_traceback(run, clean, tmp_path, name):
 def test_claims_are_read_without_torch(process, clean):
     listed = process("claims")
     assert (listed.returncode, listed.stderr) == (0, "")
-    assert all(f"C{number}  " in listed.stdout for number in range(1, 15))
+    assert all(f"C{number}  " in listed.stdout for number in range(1, 23))
     again = process("claims", clean)
-    assert (again.returncode, again.stdout) == (0, listed.stdout), "that study re-tests none of them"
+    assert (again.returncode, again.stdout) == (0, listed.stdout), "that study tests none of them"
 
 
 def test_claims_as_plain_data(run):
     listed, checked = run("claims", "--json"), run("claims", "check", "--json")
     assert listed.returncode == checked.returncode == 0
     claims, checks = json.loads(listed.stdout), json.loads(checked.stdout)
-    assert list(claims) == list(checks) == [f"C{number}" for number in range(1, 15)]
-    assert all({"key", "values", "text"} == set(one) for row in claims.values() for one in row["status"])
+    assert list(claims) == list(checks) == [f"C{number}" for number in range(1, 23)]
+    assert claims == checks
+    verdicts = {name: row["verdict"]["status"] for name, row in claims.items()}
+    assert {name for name, status in verdicts.items() if status in ("supported", "refuted")} == {
+        "C7",
+        "C10",
+        "C14",
+        "C17",
+    }
+    assert all({"key", "values", "text", "status"} <= set(one) for row in claims.values() for one in row["tests"])
     one = run("claims", "check", "C5", "--json")
     assert list(json.loads(one.stdout)) == ["C5"]
 
@@ -206,6 +214,7 @@ def test_claims_in_chinese(run):
         ("claims", "--ledger", "bad.yaml"),
         ("claims", "--lang", "xx"),
         ("claims", "check", "C99"),
+        ("claims", "check", "--runs", "nowhere"),
         ("claims", "check", "--ledger", "bad.yaml"),
     ],
 )
@@ -219,10 +228,18 @@ def test_claims_of_nothing(run, tmp_path, words):
 
 
 def test_a_study_that_cannot_be_read_hides_no_claim(run, clean, tmp_path):
-    """The study of a re-test, whose folder is damaged, is left out aloud."""
+    """A study that tests claims, and whose folder is damaged, is left out aloud."""
     damaged = Path(shutil.copytree(clean, tmp_path / "runs" / "gpt-tinystories-fair"))
     (damaged / "study.json").write_text("{")
     done = run("claims")
     assert done.returncode == 0
     assert done.stderr.startswith("excluded: ")
     assert "C14" in done.stdout
+
+
+def test_a_folder_with_the_name_of_another_study_decides_nothing(run, clean, tmp_path):
+    shutil.copytree(clean, tmp_path / "runs" / "minilm-sst2")
+    done = run("claims")
+    assert done.returncode == 0
+    assert "runs/minilm-sst2 holds the study 'made'" in done.stderr
+    assert "no records yet (oelm run minilm-sst2)" in done.stdout

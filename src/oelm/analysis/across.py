@@ -52,8 +52,8 @@ class Part:
         if found.not_run:
             planned = len(found.outcomes[0].planned)
             reason = Message("why-incomplete", n=planned - len(found.not_run), number=planned)
-        elif found.without_ratio:
-            reason = Message("why-no-ratio", number=found.without_ratio, n=found.n + found.without_ratio)
+        elif found.num_undefined:
+            reason = Message("why-no-ratio", number=found.num_undefined, n=found.n + found.num_undefined)
         elif not found.exact and (found.estimate is None or math.isinf(found.estimate.se)):
             reason = Message("why-one-seed", n=found.n)
         elif found.estimate is not None and found.estimate.no_variation:

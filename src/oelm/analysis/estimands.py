@@ -40,6 +40,8 @@ class MeasuredEstimand:
     n: int
     """Seeds, or rounds if it was `timed`."""
     issues: tuple[Issue, ...]
+    num_undefined: int = 0
+    """Seeds in which there is no ratio, since a value is 0 or below. Those that have one decide nothing alone."""
     estimate: Estimate | None = None
     """Of the seeds that did not fail; of the logarithm where that is what is judged."""
     with_failures: Estimate | None = None
@@ -52,8 +54,6 @@ class MeasuredEstimand:
     """How the planned seeds of its arms ended."""
     worst: float | None = None
     """What a failure counts as, if there is one."""
-    without_ratio: int = 0
-    """Seeds in which a value is 0 or below. Those that have a ratio decide nothing alone."""
 
     @property
     def exact(self) -> bool:
@@ -100,9 +100,9 @@ def _from_records(results: Results, estimand: Estimand) -> MeasuredEstimand:
         interval=None,
         n=len(values),
         issues=issues_of(results, arms[0], arms[-1], estimand.metric),
+        num_undefined=len(found) - len(values),
         lacks=results.lacking(arms, estimand.metric),
         outcomes=outcomes,
-        without_ratio=len(found) - len(values),
     )
     if not values:
         return blank

@@ -201,10 +201,10 @@ class SeedOutcomes:
 def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "final") -> SeedOutcomes:
     """Failures are of quality. All else is taken where it was measured; of counts, from the first on."""
     values, kind = judged_values(results, arm, metric, model=model), find_metric(metric).kind
-    if kind == "count":
-        return SeedOutcomes(arm=arm, planned=tuple(values), not_run=(), failed={}, values=values)
     if kind == "tuning":
         return _tuning_outcomes(results, arm, metric, values)
+    if kind == "count":
+        return SeedOutcomes(arm=arm, planned=tuple(values), not_run=(), failed={}, values=values)
     failed: dict[int, Message] = {}
     not_run = []
     for seed in results.planned.seeds:
@@ -220,7 +220,7 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
             failed[seed] = Message(f"status-{record.status}")
         elif seed not in values:
             failed[seed] = Message("failure-no-number", metric=metric)
-    if kind not in ("predictions", "loss"):
+    if kind not in ("predictions", "loss", "curve"):
         return SeedOutcomes(arm=arm, planned=results.planned.seeds, not_run=tuple(not_run), failed={}, values=values)
     collapsed = {cell.seed for cell in results.collapsed if cell.arm == arm and cell.seed in values}
     if collapsed != set(results.planned.seeds):
@@ -234,23 +234,12 @@ def seed_outcomes(results: Results, arm: str, metric: str, *, model: Which = "fi
     )
 
 
-def diverged_everywhere(results: Results, cell: Cell) -> bool:
-    """Whether no point of its grid can be chosen, so that it will never be run."""
-    points = trials_of(results.planned, cell).values()
-    diverged = {trial for trial, record in results.tuning.items() if record.status == "diverged"}
-    return bool(points) and all(not diverged.isdisjoint(trials) for trials in points)
-
-
 def _tuning_outcomes(results: Results, arm: str, metric: str, values: Mapping[int, float]) -> SeedOutcomes:
     """Of trials. That some diverge is part of what is measured; a seed failed if there is nothing to measure."""
-    planned, there = tuning_seeds(results.planned), results.tuning
+    planned, points = tuning_seeds(results.planned), grid_points(results.planned)
+    there = {*map(str, results.tuning), *results.damaged}
     missing = [seed for seed in planned if seed not in values]
-    trials = {
-        seed: [Cell(arm=arm, seed=seed, point=point) for point in grid_points(results.planned)] for seed in missing
-    }
-    not_run = [
-        seed for seed in missing if any(one not in there and str(one) not in results.damaged for one in trials[seed])
-    ]
+    not_run = [seed for seed in missing if not {str(Cell(arm=arm, seed=seed, point=one)) for one in points} <= there]
     why = Message("failure-no-number", metric=metric)
     return SeedOutcomes(
         arm=arm,
@@ -259,6 +248,13 @@ def _tuning_outcomes(results: Results, arm: str, metric: str, values: Mapping[in
         failed={seed: why for seed in missing if seed not in not_run},
         values=values,
     )
+
+
+def diverged_everywhere(results: Results, cell: Cell) -> bool:
+    """Whether no point of its grid can be chosen, so that it will never be run."""
+    points = trials_of(results.planned, cell).values()
+    diverged = {trial for trial, record in results.tuning.items() if record.status == "diverged"}
+    return bool(points) and all(not diverged.isdisjoint(trials) for trials in points)
 
 
 def worst_value(results: Results, metric: str) -> float:

@@ -7,6 +7,7 @@ check blocks it, it is `invalid`. Seeds that failed count as in verdicts. What i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -62,7 +63,7 @@ class JudgedHypothesis:
     """How the planned seeds of its arms ended."""
     worst: float | None = None
     """What a failure counts as, if there is one."""
-    without_ratio: int = 0
+    num_undefined: int = 0
     """Seeds in which a value is 0 or below."""
     survivors: HypothesisStatus = "inconclusive"
     """What the seeds that did not fail would say alone; not to be relied on where some did."""
@@ -92,7 +93,12 @@ def judge_hypotheses(results: Results) -> list[JudgedHypothesis]:
     whole = results.whole
     if whole is not None and results.study.seeds == whole.study.seeds:
         return [one for one in whole.hypotheses if {*arms_of(one.hypothesis.estimand)} <= set(results.study.arms)]
-    found = {hypothesis.name: _judge(results, hypothesis) for hypothesis in results.planned.hypotheses}
+    found = {hypothesis.name: measure_hypothesis(results, hypothesis) for hypothesis in results.planned.hypotheses}
+    return list(judge_family(found).values())
+
+
+def judge_family(found: Mapping[str, JudgedHypothesis]) -> dict[str, JudgedHypothesis]:
+    """Those that share the 5 %, with their status and message."""
     # What cannot find anything still counts: a family does not get smaller by what happens to its members.
     tested = {name: one for name, one in found.items() if not _is_count(one)}
     supported = holm({name: _open_p(one, one.p_supported) for name, one in tested.items()})
@@ -110,7 +116,7 @@ def judge_hypotheses(results: Results) -> list[JudgedHypothesis]:
         )
         for name, one in tested.items()
     }
-    return [_decided(judged.get(name, one)) for name, one in found.items()]
+    return {name: _decided(judged.get(name, one)) for name, one in found.items()}
 
 
 def _is_count(one: JudgedHypothesis) -> bool:
@@ -144,15 +150,15 @@ def _deciding(one: JudgedHypothesis, supported: float, refuted: float, *, family
     return shown_interval(one.hypothesis.estimand, one.estimate.interval(1 - share))
 
 
-def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
-    """By itself; a bench is judged by what was measured in turns, and the checks of records do not concern it."""
+def measure_hypothesis(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
+    """By itself, and not decided yet: that depends on what else is tested. Checks of records do not concern a bench."""
     found = measure_estimand(results, hypothesis.estimand)
     alone = _p_alone(hypothesis, found)
     both = alone
     if found.with_failures is not None:  # it must hold both ways
         also = _p_values(hypothesis, found.with_failures)
         both = (max(alone[0], also[0]), max(alone[1], also[1]))
-    if (found.not_run and not found.exact) or found.without_ratio:
+    if (found.not_run or found.num_undefined) and not found.exact:
         both = (1.0, 1.0)
     return JudgedHypothesis(
         hypothesis=hypothesis,
@@ -169,7 +175,7 @@ def _judge(results: Results, hypothesis: Hypothesis) -> JudgedHypothesis:
         timed=found.timed,
         outcomes=found.outcomes,
         worst=found.worst,
-        without_ratio=found.without_ratio,
+        num_undefined=found.num_undefined,
         survivors_p=alone,
     )
 
@@ -224,8 +230,8 @@ def _why(one: JudgedHypothesis) -> MessageValue:
     if not_run:
         planned = len(one.outcomes[0].planned)
         return Message("why-incomplete", n=planned - len(not_run), number=planned)
-    if one.without_ratio:
-        return Message("why-no-ratio", number=one.without_ratio, n=one.n + one.without_ratio)
+    if one.num_undefined:
+        return Message("why-no-ratio", number=one.num_undefined, n=one.n + one.num_undefined)
     if one.worst is not None and one.survivors != "inconclusive":
         alone = Message(f"hypothesis-word-{one.survivors}")
         return Message("why-failures", n=one.n, alone=alone, worst=one.worst)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -35,7 +36,7 @@ from oelm.runs.status import read_state
 from oelm.runs.steps import Steps, read_steps
 from oelm.study.cells import Cell, compared_cells, flatten, is_nested, restrict_study, tuning_cells
 from oelm.study.load import load_study
-from oelm.study.study import Arm, Study, Value
+from oelm.study.study import LR, Arm, Study, Value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,6 +153,9 @@ class Results:
             from oelm.analysis.lr_sensitivity import lr_sensitivities
 
             return lr_sensitivities(self, arm)
+        if metric == "tuned_lr":
+            chosen = self.tuned(arm).get(LR, {}) if is_nested(self.study) else {}
+            return {seed: float(value) for seed, value in chosen.items() if isinstance(value, int | float)}
         found = {seed: self._value(record, metric, model, split) for seed, record in self._by_arm.get(arm, {}).items()}
         return {seed: value for seed, value in found.items() if value is not None}
 
@@ -188,6 +192,9 @@ class Results:
             return finite_number(getattr(record.peak_memory, self._memory))
         if metric == "step_seconds":
             return finite_number(self.steps(record.spec.cell).step_seconds)
+        if metric == "curve_loss":
+            losses = [one.metrics["loss"] for one in record.evaluations if "loss" in one.metrics]
+            return finite_number(fmean(losses)) if losses else None
         return finite_number(record.value(metric, model=model, split=split))
 
     @cached_property
@@ -316,9 +323,9 @@ class Results:
                 where=str(self.folder),
                 hint=f"one of {', '.join(known)}",
             )
-        if metric == "lr_sensitivity" and not self.study.tunes_lr:
+        if metric is not None and find_metric(metric).kind == "tuning" and not self.study.tunes_lr:
             raise StudyError(
-                "there is no LR sensitivity",
+                f"there is no {metric}",
                 where=str(self.folder),
                 why="the study did not tune the learning rate",
                 hint="tune: {optimizer.lr: [...]} in the study",

@@ -1,31 +1,23 @@
-"""Judge claims: which checks fire on them, what intervals their numbers give, and what our own records say."""
+"""Judge claims: which checks fire on them, what intervals their numbers give, and the verdict of their tests."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from oelm.analysis.checks import consistency
 from oelm.analysis.checks.design import check_design
 from oelm.analysis.checks.registry import Issue, by_severity
 from oelm.analysis.checks.reported_number import parse_number
 from oelm.analysis.design import Design, Side
+from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Interval, from_seeds
-from oelm.analysis.stats.timed_pairs import timed_pair
 from oelm.analysis.verdicts import TIME_CHECKS
-from oelm.claims.schema import Claim, ResultRow, ResultTable, Retest
-from oelm.message import Message, verbatim
+from oelm.claims.decide import ClaimVerdict, decide_claim
+from oelm.claims.schema import Claim, ResultRow, ResultTable
+from oelm.message import Message
 from oelm.metrics import SHARES
-from oelm.study.cells import describe_changes
-from oelm.study.load import load_study
-from oelm.study.shipped import shipped_studies
-from oelm.study.study import Study
-
-if TYPE_CHECKING:
-    from oelm.analysis.results import Results
 
 # What can be wrong with a claim about times alone. A learning rate changes no step's time.
 _OF_TIMES = (*TIME_CHECKS, "FEW-SEEDS", "DUPLICATE-ROWS")
@@ -66,28 +58,19 @@ class JudgedClaim:
     claim: Claim
     issues: tuple[Issue, ...]
     paired: tuple[PairedDifference, ...]
+    verdict: ClaimVerdict
 
     @property
     def codes(self) -> list[str]:
         """The checks that fire, each once."""
         return list(dict.fromkeys(found.code for found in self.issues))
 
-    @property
-    def rules(self) -> list[Message]:
-        """Each of the claim's own rules, with whether it holds."""
-        return [
-            Message(
-                "claim-rule-share" if rule.of else "claim-rule",
-                rule=rule.rule,
-                value=rule.number if rule.of else rule.value,
-                holds=Message("rule-holds" if rule.holds else "rule-fails"),
-            )
-            for rule in self.claim.rules
-        ]
 
+def judge_claim(claim: Claim, results: Mapping[str, Results] | None = None) -> JudgedClaim:
+    """A claim with the checks that fire on it, the intervals its numbers give, and the verdict of its tests.
 
-def judge_claim(claim: Claim) -> JudgedClaim:
-    """A claim with the checks that fire on it and the intervals its numbers give."""
+    `results` are those of studies, by their names.
+    """
     issues = check_design(claimed_design(claim))
     for name, table in claim.results.items():
         issues += _check_table(name, table, claim)
@@ -101,7 +84,12 @@ def judge_claim(claim: Claim) -> JudgedClaim:
         issues += consistency.inert_schedule(says=claim.schedule.says, was=claim.schedule.was, where="schedule")
     if claim.of_times:
         issues = [found for found in issues if found.code in _OF_TIMES]
-    return JudgedClaim(claim=claim, issues=tuple(by_severity(issues)), paired=tuple(_paired(claim)))
+    return JudgedClaim(
+        claim=claim,
+        issues=tuple(by_severity(issues)),
+        paired=tuple(_paired(claim)),
+        verdict=decide_claim(claim, results or {}),
+    )
 
 
 def claimed_design(claim: Claim) -> Design:
@@ -125,50 +113,6 @@ def claimed_design(claim: Claim) -> Design:
         width=claim.model.width,
         same_split=claim.reported_on if claim.reported_on == claim.selected_on else None,
     )
-
-
-def retest_status(claim: Claim, results_by_study: Mapping[str, Results]) -> tuple[Message, ...]:
-    """What our own records say of it so far; of step times, what was measured in turns, where it was."""
-    found, pending = [], []
-    for retest in claim.retested_by:
-        if retest.study is None:
-            found.append(Message("retest-no-study", why=retest.why))
-            continue
-        results = results_by_study.get(retest.study)
-        verdict = _verdict(retest, results) if results is not None else None
-        if results is None or verdict is None:
-            pending.append(f"oelm bench {retest.study}" if retest.metric == "step_seconds" else retest.study)
-            continue
-        found.append(Message("retest-verdict", study=retest.study, verdict=verdict))
-        changed = _changed(results.study)
-        if changed:
-            found.append(Message("retest-changed", what=tuple(map(verbatim, changed))))
-    if pending or not found:
-        found.append(Message("retest-pending", studies=tuple(dict.fromkeys(pending)) or "-"))
-    return tuple(found)
-
-
-def _verdict(retest: Retest, results: Results) -> Message | None:
-    """None where there are no results of both arms."""
-    assert retest.arm is not None
-    against = retest.against or results.study.compare.baseline
-    timed = timed_pair(results.bench, retest.arm, against) if retest.metric == "step_seconds" else None
-    if timed is not None:
-        return timed.message
-    if not {retest.arm, against} <= set(results.arms):
-        return None
-    return results.compare(retest.arm, against=against, metric=retest.metric).message
-
-
-def _changed(study: Study) -> list[str]:
-    """Where a study that was run departs from the shipped one of its name: it is then another test."""
-    if study.name not in shipped_studies():
-        return []
-    shipped = load_study(study.name).to_dict()
-    own = study.to_dict()
-    parts = ("recipe", "tune", "seeds", "arms")
-    plain_data = [json.loads(json.dumps({part: data[part] for part in parts})) for data in (shipped, own)]
-    return describe_changes(*plain_data)
 
 
 def _check_table(name: str, table: ResultTable, claim: Claim) -> Iterator[Issue]:

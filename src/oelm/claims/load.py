@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from oelm.analysis.checks.reported_number import parse_number
-from oelm.claims.schema import Ledger, ResultTable
+from oelm.claims.schema import ClaimTest, Ledger, ResultTable
+from oelm.data.tasks import TASKS
 from oelm.errors import StudyError, did_you_mean
-from oelm.metrics import SHARES
+from oelm.metrics import MEASURED, SHARES, metric_names
 from oelm.study import yaml
+from oelm.study.hypothesis import estimand_problems
+from oelm.study.load import load_study
 from oelm.study.problems import validate_config
 from oelm.study.shipped import shipped_studies
+from oelm.study.study import Study
 
 FIRST = "oelm-first"
 """The ledger of the reports that the method comes from."""
@@ -61,19 +66,43 @@ def _problems(ledger: Ledger) -> Iterator[tuple[str, str]]:
         for path, arm in named:
             if arm not in claim.arms:
                 yield path, f"'{arm}' is not an arm{did_you_mean(arm, claim.arms)}"
-        for number, rule in enumerate(claim.rules):
-            if sum(limit is not None for limit in (rule.about, rule.above, rule.at_most)) != 1:
-                yield f"{at}.rules.{number}", "needs exactly one of about, above, at_most"
-            if rule.of is not None and parse_number(rule.of).value == 0:
-                yield f"{at}.rules.{number}.of", "must not be 0"
-        for number, retest in enumerate(claim.retested_by):
-            if retest.study is None and retest.why is None:
-                yield f"{at}.retested_by.{number}", "names no study: say why"
-            if retest.study is not None and retest.arm is None:
-                yield f"{at}.retested_by.{number}.arm", "is missing"
-            if retest.study is not None and retest.study not in shipped:
-                known = did_you_mean(retest.study, shipped) or "; oelm studies ls lists them"
-                yield f"{at}.retested_by.{number}.study", f"'{retest.study}' is not a shipped study{known}"
+        for number, test in enumerate(claim.tests):
+            for place, wrong in _test_problems(test, shipped):
+                yield f"{at}.tests.{number}{place}", wrong
+
+
+def _test_problems(test: ClaimTest, shipped: Collection[str]) -> Iterator[tuple[str, str]]:
+    for name in test.studies:
+        if name not in shipped:
+            known = did_you_mean(name, shipped) or "; oelm studies ls lists them"
+            yield ".studies", f"'{name}' is not a shipped study{known}"
+            continue
+        study = shipped_study(name)
+        measured = (*TASKS[study.recipe.data.task].metrics, *MEASURED)
+        if test.estimand.metric not in measured:
+            guess = did_you_mean(test.estimand.metric, measured) or f"; there are {', '.join(measured)}"
+            yield ".estimand", f"'{test.estimand.metric}' is not measured by {name}{guess}"
+        elif test.estimand.metric in metric_names("tuning") and not study.tunes_lr:
+            yield ".estimand", f"there is no {test.estimand.metric} in {name}, which does not tune the learning rate"
+        for place, wrong in estimand_problems(test.estimand, test.rule, test.margin, arms=study.arms):
+            yield f".{place}", f"{wrong} ({name})"
+    if not test.studies:
+        for place, wrong in estimand_problems(test.estimand, test.rule, test.margin, arms=()):
+            yield f".{place}", wrong
+        if test.needs is None:
+            yield "", "names no study: say what it `needs`"
+    if len(test.studies) > 1 and test.combine is None:
+        yield ".combine", "is missing: mean or interaction?"
+    if len(test.studies) != 2 and test.combine == "interaction":
+        yield ".combine", f"an interaction is between two studies, got {len(test.studies)}"
+    if len(test.studies) < 2 and test.combine == "mean":
+        yield ".combine", f"a mean is over two studies or more, got {len(test.studies)}"
+
+
+@cache
+def shipped_study(name: str) -> Study:
+    """A shipped study by its name, read once."""
+    return load_study(name)
 
 
 def _table_problems(table: ResultTable, at: str) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from oelm.errors import OelmError
 from oelm.message import Text
 from oelm.metrics import TIMES, Direction
 from oelm.study.forbid_extra import ForbidExtra
+from oelm.study.hypothesis import Estimand, Hypothesis, Rule, parse_estimand
 from oelm.study.study import Value
 from oelm.treatment import Treatment
 
@@ -56,11 +57,16 @@ def _treatment(value: Any) -> Treatment:
         raise ValueError(" ".join(str(error).split())) from error
 
 
+def _estimand(value: Any) -> Estimand:
+    return parse_estimand(value if isinstance(value, str) else repr(value))
+
+
 _Words = Annotated[Text, PlainValidator(_words)]
 _Number = Annotated[str, BeforeValidator(_number)]
 _Time = Annotated[str, BeforeValidator(_time)]
 _Count = Annotated[int, Field(gt=0, le=10**12)]
 _Share = Annotated[float, Field(ge=0, le=1)]
+Combine = Literal["mean", "interaction"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,43 +148,30 @@ class ScheduleClaim(ForbidExtra):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimRule(ForbidExtra):
-    """A rule by which the claim is to be judged: exactly one of `about`, `above` and `at_most`."""
+class ClaimTest(ForbidExtra):
+    """What decides a claim at one scale: it is supported there if the estimand keeps to the rule."""
 
-    rule: _Words
-    value: _Number
-    of: _Number | None = None
-    """What the value is a share of."""
-    about: _Number | None = None
-    above: _Number | None = None
-    at_most: _Number | None = None
+    scale: _Words
+    """Model, data and machine."""
+    estimand: Annotated[Estimand, PlainValidator(_estimand)]
+    """As in the hypotheses of a study."""
+    rule: Rule
+    margin: float
+    because: _Words | None = None
+    """Why the margin is that."""
+    studies: tuple[str, ...] = ()
+    """Shipped studies whose records it is judged by; a count is judged by their configuration."""
+    combine: Combine | None = None
+    """What is judged of several studies: their mean, or how far the first is from the second."""
+    needs: _Words | None = None
+    """What it takes beside a CPU and what comes with oelm."""
+    decides: bool = True
+    """Whether the claim stands or falls with it; else it is shown beside the verdict."""
 
     @property
-    def number(self) -> float:
-        return float(parse_number(self.value).value / (parse_number(self.of).value if self.of else 1))
-
-    @property
-    def holds(self) -> bool:
-        """`about 15 %` is what would be printed as 15 %."""
-        exact = parse_number(self.value).value / (parse_number(self.of).value if self.of else 1)
-        if self.about is not None:
-            return parse_number(self.about).low <= exact <= parse_number(self.about).high
-        if self.above is not None:
-            return exact > parse_number(self.above).value
-        assert self.at_most is not None
-        return exact <= parse_number(self.at_most).value
-
-
-@dataclass(frozen=True, kw_only=True)
-class Retest(ForbidExtra):
-    """The shipped study that asks the same question fairly; where there is none, why."""
-
-    study: str | None = None
-    arm: str | None = None
-    against: str | None = None
-    metric: str | None = None
-    """The study's own by default."""
-    why: _Words | None = None
+    def hypothesis(self) -> Hypothesis:
+        """Estimand, rule and margin, to be judged as those of a study are."""
+        return Hypothesis(name="", statement="", estimand=self.estimand, rule=self.rule, margin=self.margin)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,10 +189,10 @@ class Claim(ForbidExtra):
     schedule: ScheduleClaim | None = None
     results: dict[str, ResultTable] = field(default_factory=dict)
     counts: ClaimCounts | None = None
-    rules: tuple[ClaimRule, ...] = ()
     notes: tuple[_Words, ...] = ()
     """What is known and no check can see."""
-    retested_by: tuple[Retest, ...] = ()
+    tests: tuple[ClaimTest, ...] = ()
+    """The first is at the claim's own scale. The first that decides gives the verdict."""
 
     @property
     def of_times(self) -> bool:

@@ -1,8 +1,9 @@
-"""`oelm claims`: what has been published, which checks fire on it, and what our own records say."""
+"""`oelm claims`: what has been published, the verdict of its tests, and which checks fire on it."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,15 +13,17 @@ from typer.core import TyperGroup
 from oelm.cli.echo import echo, warn
 from oelm.cli.options import JsonOption
 from oelm.errors import OelmError, StudyError, did_you_mean
+from oelm.format import finite_or_none
 from oelm.message import Lang, Message, Text
 from oelm.runs.layout import RUNS
-from oelm.text.messages import join_texts, say, translate
+from oelm.text.messages import say, translate
 
 if TYPE_CHECKING:
     from oelm.analysis.checks.registry import Issue
     from oelm.analysis.results import Results
+    from oelm.claims.decide import JudgedTest
     from oelm.claims.judge import JudgedClaim
-    from oelm.claims.schema import Ledger
+    from oelm.claims.schema import Claim, Ledger
 
 
 class _Listing(TyperGroup):
@@ -37,47 +40,53 @@ claims_app = typer.Typer(
     rich_markup_mode=None,
     help="List or check published claims, next to our records\n\nWithout a command: ls",
 )
+RUNS_HELP = f"Folder of runs [default: {RUNS}, if it exists]"
 LedgerOption = Annotated[str, typer.Option(help="Ledger file, or name of a shipped ledger")]
 LangOption = Annotated[Lang, typer.Option(help="Language")]
 
 
 @claims_app.command("ls")
 def list_claims(
-    runs: Annotated[Path | None, typer.Argument(help=f"Folder of runs [default: {RUNS}, if it exists]")] = None,
+    runs: Annotated[Path | None, typer.Argument(help=RUNS_HELP)] = None,
     ledger: LedgerOption = "oelm-first",
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """List claims, the checks that fire on each, and what our records say"""
-    from oelm.claims.judge import judge_claim, retest_status
-    from oelm.claims.load import load_ledger
-
-    loaded = load_ledger(ledger)
-    found = _results(loaded, runs)
-    status = {name: retest_status(claim, found) for name, claim in loaded.claims.items()}
-    judged = {name: judge_claim(claim) for name, claim in loaded.claims.items()}
+    """List claims, the verdict of their tests, and the checks that fire on each"""
+    loaded, judged = _judge(ledger, runs)
     if as_json:
-        data = {
-            name: {**_plain(one, loaded, lang), "status": [_message_as_dict(each, lang) for each in status[name]]}
-            for name, one in judged.items()
-        }
-        echo(json.dumps(data, indent=2, ensure_ascii=False))
+        _echo_json(loaded, judged, lang)
         return
     for name, one in judged.items():
         codes = ", ".join(one.codes) or say("claims-clean")[lang]
-        records = join_texts([translate(each) for each in status[name]])[lang]
-        lines = [("claims-checks", codes), *_computed(one, lang), ("claims-status", records)]
-        _show(name, one.claim.claim[lang], lines, lang)
+        _show(name, one.claim.claim[lang], [*_verdict(one, lang), ("claims-checks", codes), *_paired(one, lang)], lang)
 
 
 @claims_app.command("check")
 def check_ledger(
     names: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Only these claims")] = None,
+    runs: Annotated[Path | None, typer.Option(help=RUNS_HELP)] = None,
     ledger: LedgerOption = "oelm-first",
     as_json: JsonOption = False,
     lang: LangOption = "en",
 ) -> None:
-    """Show every check of the claims, with its numbers"""
+    """Show every test and check of the claims, with its numbers"""
+    loaded, judged = _judge(ledger, runs, names)
+    if as_json:
+        _echo_json(loaded, judged, lang)
+        return
+    for name, one in judged.items():
+        lines = [("claims-source", loaded.sources[one.claim.source][lang]), *_verdict(one, lang)]
+        issues = [_issue_line(issue, lang) for issue in one.issues] or [say("claims-clean")[lang]]
+        lines += [("claims-checks", text) for text in issues]
+        lines += _paired(one, lang)
+        lines += [("claims-rule", line) for line in _rules(one.claim, lang)]
+        lines += [("claims-note", note[lang]) for note in one.claim.notes]
+        _show(name, one.claim.claim[lang], lines, lang)
+
+
+def _judge(ledger: str, runs: Path | None, names: list[str] | None = None) -> tuple[Ledger, dict[str, JudgedClaim]]:
+    """The ledger, and its claims or some of them, judged by the records in a folder of runs."""
     from oelm.claims.judge import judge_claim
     from oelm.claims.load import load_ledger
 
@@ -86,52 +95,74 @@ def check_ledger(
         if name not in loaded.claims:
             known = ", ".join(loaded.claims)
             raise StudyError(f"unknown claim '{name}'{did_you_mean(name, loaded.claims)}", hint=f"one of {known}")
-    judged = {name: judge_claim(loaded.claims[name]) for name in names or loaded.claims}
-    if as_json:
-        data = {name: _plain(one, loaded, lang) for name, one in judged.items()}
-        echo(json.dumps(data, indent=2, ensure_ascii=False))
-        return
-    for name, one in judged.items():
-        lines = [("claims-source", loaded.sources[one.claim.source][lang])]
-        issues = [_issue_line(issue, lang) for issue in one.issues] or [say("claims-clean")[lang]]
-        lines += [("claims-checks", text) for text in issues]
-        lines += _computed(one, lang)
-        lines += [("claims-note", note[lang]) for note in one.claim.notes]
-        _show(name, one.claim.claim[lang], lines, lang)
+    asked = replace(loaded, claims={name: loaded.claims[name] for name in names or loaded.claims})
+    results = _results(asked, runs)
+    return asked, {name: judge_claim(claim, results) for name, claim in asked.claims.items()}
 
 
 def _results(ledger: Ledger, runs: Path | None) -> dict[str, Results]:
-    """Of the studies that re-test a claim, by their names, which are those of their folders."""
-    from oelm.analysis.results import read_results
+    """Of the studies that test a claim, by their names, which are those of their folders."""
     from oelm.runs.layout import find_started_studies
 
     if runs is None and not RUNS.is_dir():
         return {}
-    wanted = {retest.study for claim in ledger.claims.values() for retest in claim.retested_by}
-    found = {}
+    wanted = {study for claim in ledger.claims.values() for test in claim.tests for study in test.studies}
     try:
         folders = find_started_studies(runs or RUNS)
     except OelmError:
         if runs is not None:
             raise
         return {}  # nobody asked for these
+    found: dict[str, Results] = {}
     for folder in folders:
         name = folder.resolve().name
-        if name in wanted and name not in found:
-            try:
-                found[name] = read_results(folder)
-                for out in found[name].excluded:
-                    if out.is_damaged:
-                        warn(f"excluded: {name}/{out}")
-            except OelmError as error:  # the claims that it does not re-test are still worth showing
-                warn(f"excluded: {' '.join(str(error).split())}")
+        results = _read(folder, name) if name in wanted and name not in found else None
+        if results is not None:
+            found[name] = results
     return found
 
 
-def _computed(one: JudgedClaim, lang: Lang) -> list[tuple[str, str]]:
+def _read(folder: Path, name: str) -> Results | None:
+    """None if it cannot be read, which is said: the claims that it does not test are still worth showing."""
+    from oelm.analysis.results import read_results
+
+    try:
+        results = read_results(folder)
+    except OelmError as error:
+        warn(f"excluded: {' '.join(str(error).split())}")
+        return None
+    for out in results.excluded:
+        if out.is_damaged:
+            warn(f"excluded: {name}/{out}")
+    if results.study.name != name:
+        warn(f"excluded: {folder} holds the study '{results.study.name}'")
+        return None
+    return results
+
+
+def _verdict(one: JudgedClaim, lang: Lang) -> list[tuple[str, str]]:
+    """The verdict, and what every test says."""
+    lines = [("claims-verdict", translate(one.verdict.message)[lang])]
+    for judged in one.verdict.tests:
+        said = Message("claim-test", scale=judged.test.scale, said=judged.message)
+        lines.append(("claims-test" if judged.test.decides else "claims-beside", translate(said)[lang]))
+    return lines
+
+
+def _paired(one: JudgedClaim, lang: Lang) -> list[tuple[str, str]]:
     """What the published numbers themselves give."""
-    pairs = [("claims-paired", translate(pair.message)[lang]) for pair in one.paired]
-    return pairs + [("claims-rule", translate(rule)[lang]) for rule in one.rules]
+    return [("claims-paired", translate(pair.message)[lang]) for pair in one.paired]
+
+
+def _rules(claim: Claim, lang: Lang) -> list[str]:
+    """By what its tests decide, each rule once, and why the margin is that."""
+    found: dict[Message | str, Text | None] = {}
+    for test in claim.tests:
+        rule = (
+            str(test.hypothesis) if test.combine is None else Message(f"rule-{test.combine}", rule=str(test.hypothesis))
+        )
+        found[rule] = found.get(rule) or test.because
+    return [say("rule-because" if why else "rule-alone", rule=rule, why=why)[lang] for rule, why in found.items()]
 
 
 def _issue_line(issue: Issue, lang: Lang) -> str:
@@ -153,6 +184,12 @@ def _plain(one: JudgedClaim, ledger: Ledger, lang: Lang) -> dict[str, object]:
     return {
         "claim": _both(one.claim.claim),
         "source": _both(ledger.sources[one.claim.source]),
+        "verdict": {
+            "status": one.verdict.status,
+            "scale": _both(one.verdict.scale) if one.verdict.scale is not None else None,
+            "text": translate(one.verdict.message)[lang],
+        },
+        "tests": [_plain_test(judged, lang) for judged in one.verdict.tests],
         "checks": [issue.to_dict() | {"text": translate(issue.message)[lang]} for issue in one.issues],
         "paired": [
             {
@@ -167,12 +204,33 @@ def _plain(one: JudgedClaim, ledger: Ledger, lang: Lang) -> dict[str, object]:
             }
             for pair in one.paired
         ],
-        "rules": [
-            {"rule": _both(rule.rule), "value": rule.number, "holds": rule.holds, "text": translate(message)[lang]}
-            for rule, message in zip(one.claim.rules, one.rules, strict=True)
-        ],
         "notes": [_both(note) for note in one.claim.notes],
     }
+
+
+def _plain_test(judged: JudgedTest, lang: Lang) -> dict[str, object]:
+    test, interval = judged.test, judged.interval
+    return {
+        "scale": _both(test.scale),
+        "estimand": str(test.estimand),
+        "rule": test.rule,
+        "margin": test.margin,
+        "because": _both(test.because) if test.because is not None else None,
+        "studies": list(test.studies),
+        "combine": test.combine,
+        "needs": _both(test.needs) if test.needs is not None else None,
+        "decides": test.decides,
+        "status": judged.status,
+        "value": finite_or_none(judged.value),
+        "low": finite_or_none(interval.low) if interval is not None else None,
+        "high": finite_or_none(interval.high) if interval is not None else None,
+        **_message_as_dict(judged.message, lang),
+    }
+
+
+def _echo_json(ledger: Ledger, judged: dict[str, JudgedClaim], lang: Lang) -> None:
+    data = {name: _plain(one, ledger, lang) for name, one in judged.items()}
+    echo(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def _message_as_dict(message: Message, lang: Lang) -> dict[str, object]:

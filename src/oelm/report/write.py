@@ -49,7 +49,7 @@ def write_report(
 
 
 def build_content(results: Results, *, ledger: Ledger | None = None) -> Content:
-    """The report of a study as data. `ledger` holds the published claims it re-tests, by default those shipped."""
+    """The report of a study as data. `ledger` holds the published claims it tests, by default those shipped."""
     study = results.study
     parts: dict[str, Iterable[Block]] = {
         "question": question_section(results),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
+
+from oelm.errors import did_you_mean
 
 Rule = Literal["below", "above", "within"]
 Form = Literal["value", "difference", "ratio"]
@@ -48,7 +51,7 @@ class Hypothesis:
 
     def __str__(self) -> str:
         if self.rule != "within":
-            return f"{self.estimand} {'<' if self.rule == 'below' else '>'} {self.margin:g}"
+            return f"{self.estimand} {'<' if self.rule == 'below' else '>'} {self.margin:,.10g}"
         apart = f"{self.estimand} - 1" if self.estimand.form == "ratio" else str(self.estimand)
         return f"|{apart}| < {self.margin:g}"
 
@@ -65,3 +68,28 @@ def parse_estimand(text: str) -> Estimand:
         raise ValueError(f"compares {metric} with {other}; both sides must be one measurement")
     form: Form = "difference" if sign == "-" else "ratio"
     return Estimand(metric=metric, arm=arm.strip(), against=against.strip(), form=form)
+
+
+def estimand_problems(
+    estimand: Estimand, rule: Rule, margin: float | None, *, arms: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """What makes no sense together: (field, what is wrong with it). Without `arms` or a margin, any will do."""
+    for arm in (estimand.arm, estimand.against):
+        if arm is not None and arms and arm not in arms:
+            yield "estimand", f"unknown arm '{arm}'{did_you_mean(arm, arms)}"
+    if estimand.arm == estimand.against:
+        yield "estimand", f"compares '{estimand.arm}' with itself"
+    if estimand.form == "difference" and estimand.metric == "perplexity":
+        of_arms = f"({estimand.arm}) / perplexity({estimand.against})"
+        yield (
+            "estimand",
+            f"perplexities are compared by their ratio: perplexity{of_arms}, with a margin of 1.05 or, within, 0.05",
+        )
+    if rule != "within":
+        return
+    if margin is not None and margin <= 0:
+        yield "margin", f"must be greater than 0, got {margin:g}"
+    if estimand.form == "ratio" and margin is not None and margin >= 1:
+        yield "margin", f"must be less than 1, for ratios around 1: 0.05 is 5 %, got {margin:g}"
+    if estimand.form == "value":
+        yield "rule", "'within' needs two arms: metric(a) - metric(b), or metric(a) / metric(b)"

@@ -14,9 +14,9 @@ from typing import Any, get_args
 
 from oelm.data.tasks import TASKS
 from oelm.errors import StudyError, TreatmentError, did_you_mean
-from oelm.metrics import MEASURED
+from oelm.metrics import MEASURED, metric_names
 from oelm.study import yaml
-from oelm.study.hypothesis import Hypothesis, Rule, parse_estimand
+from oelm.study.hypothesis import Hypothesis, Rule, estimand_problems, parse_estimand
 from oelm.study.overrides import apply_override
 from oelm.study.plugins import agree_to_plugins, import_plugins, is_plugin_name
 from oelm.study.problems import Problems, report_unknown, shorten, study_error, validate
@@ -101,8 +101,9 @@ def _validate_study(raw: dict[str, Any], problems: Problems, *, where: str, skip
         _check_compare(compare, arms, recipe, problems)
     hypotheses = _hypotheses(raw.get("hypotheses"), arms, recipe, problems)
     for one in hypotheses:
-        if one.estimand.metric == "lr_sensitivity" and (tune is None or LR not in tune.grid):
-            problems.add(f"hypotheses.{one.name}.estimand", f"there is no lr_sensitivity unless {LR} is tuned")
+        metric = one.estimand.metric
+        if metric in metric_names("tuning") and (tune is None or LR not in tune.grid):
+            problems.add(f"hypotheses.{one.name}.estimand", f"there is no {metric} unless {LR} is tuned")
     notes = raw.get("notes") or []
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         problems.add("notes", f"must be a list of texts (in quotation marks, if there is a colon), got {notes!r}")
@@ -285,35 +286,21 @@ def _hypothesis(
         problems.add(
             f"{at}.rule", f"{rule!r} is not known{did_you_mean(rule, get_args(Rule))}; one of below, above, within"
         )
-    if isinstance(margin, bool) or not isinstance(margin, int | float) or not abs(margin) <= _LARGEST:
+    is_number = not isinstance(margin, bool) and isinstance(margin, int | float) and abs(margin) <= _LARGEST
+    if not is_number:
         problems.add(f"{at}.margin", f"must be a number, got {shorten(margin)}")
-    elif rule == "within" and margin <= 0:
-        problems.add(f"{at}.margin", f"must be greater than 0, got {margin}")
     try:
         estimand = parse_estimand(str(text))
     except ValueError as error:
         problems.add(f"{at}.estimand", str(error))
         return None
-    for arm in (estimand.arm, estimand.against):
-        if arm is not None and arms and arm not in arms:
-            problems.add(f"{at}.estimand", f"unknown arm '{arm}'{did_you_mean(arm, arms)}")
-    if estimand.arm == estimand.against:
-        problems.add(f"{at}.estimand", f"compares '{estimand.arm}' with itself")
-    if estimand.form == "difference" and estimand.metric == "perplexity":
-        arms_of = f"({estimand.arm}) / perplexity({estimand.against})"
-        problems.add(
-            f"{at}.estimand",
-            f"perplexities are compared by their ratio: perplexity{arms_of}, with a margin of 1.05 or, within, 0.05",
-        )
+    for field, wrong in estimand_problems(estimand, rule, margin if is_number else None, arms=arms):  # type: ignore[arg-type]
+        problems.add(f"{at}.{field}", wrong)
     task = TASKS.get(recipe.data.task) if recipe else None
     metrics = (*(task.metrics if task else ()), *MEASURED)
     if task is not None and estimand.metric not in metrics:
         guess = did_you_mean(estimand.metric, metrics) or f"; there are {', '.join(metrics)}"
         problems.add_unknown(f"{at}.estimand", f"'{estimand.metric}' is not measured{guess}")
-    if estimand.form == "ratio" and rule == "within" and isinstance(margin, int | float) and margin >= 1:
-        problems.add(f"{at}.margin", f"must be less than 1, for ratios around 1: 0.05 is 5 %, got {shorten(margin)}")
-    if estimand.form == "value" and rule == "within":
-        problems.add(f"{at}.rule", "'within' needs two arms: metric(a) - metric(b), or metric(a) / metric(b)")
     if len(problems) > before:
         return None
     return Hypothesis(name=name, statement=statement, estimand=estimand, rule=rule, margin=float(margin))  # type: ignore[arg-type]

@@ -1,0 +1,98 @@
+"""Count the weights of a study's arms from its configuration: no model is built, nothing is run, no torch is needed.
+
+A test holds every number here to `oelm.count` of the real model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oelm.data.tasks import TASKS
+from oelm.facts import Counts
+from oelm.study.recipe import Recipe
+from oelm.study.study import Study
+from oelm.treatment import Treatment, select_layers
+
+_VOCABULARIES = {"openai-community/gpt2": 50_257}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The sizes of a Transformer whose keys have as many heads as its queries."""
+
+    layers: int
+    width: int
+    ffn: int
+    positions: int
+    vocabulary: int
+    attention_bias: bool
+    once: int
+    """Weights outside of the layers and of the embeddings of tokens and positions."""
+
+    @property
+    def projection_bias(self) -> int:
+        return self.width if self.attention_bias else 0
+
+    @property
+    def total(self) -> int:
+        attention = 4 * (self.width**2 + self.projection_bias)
+        feed_forward = 2 * self.width * self.ffn + self.ffn + self.width
+        norms = 2 * 2 * self.width
+        embeddings = (self.vocabulary + self.positions) * self.width
+        return embeddings + self.layers * (attention + feed_forward + norms) + self.once
+
+
+def _bert(*, layers: int, width: int) -> Shape:
+    """With a pooler, two token types and a norm after the embeddings."""
+    once = 2 * width + 2 * width + width**2 + width
+    return Shape(
+        layers=layers,
+        width=width,
+        ffn=4 * width,
+        positions=512,
+        vocabulary=30_522,
+        attention_bias=True,
+        once=once,
+    )
+
+
+_BERTS = {
+    "google-bert/bert-base-uncased": _bert(layers=12, width=768),
+    "minilm-l6": _bert(layers=6, width=384),
+}
+
+
+def _gpt(recipe: Recipe) -> Shape | None:
+    """Of the published size; its vocabulary is that of the tokenizer."""
+    tokenizer = recipe.data.tokenizer
+    vocabulary = _VOCABULARIES.get(tokenizer.name or "") if tokenizer is not None else None
+    if recipe.model.preset != "medium-512" or vocabulary is None:
+        return None
+    return Shape(
+        layers=6,
+        width=512,
+        ffn=2048,
+        positions=512,
+        vocabulary=vocabulary,
+        attention_bias=False,
+        once=2 * 512,  # the last norm; the head of a language model is tied to its embeddings
+    )
+
+
+def count_arm(study: Study, arm: str) -> Counts | None:
+    """The weights of an arm when its training starts; None if the sizes of its model are not known here."""
+    recipe = study.recipe
+    shape = _gpt(recipe) if recipe.model.name == "oelm-gpt" else _BERTS.get(recipe.model.name)
+    if shape is None:
+        return None
+    classes = len(TASKS[recipe.data.task].labels)
+    total = shape.total + classes * (shape.width + 1)
+    frozen = _frozen(shape, study.arms[arm].treatment)
+    qk = 2 * shape.layers * (shape.width**2 + shape.projection_bias)
+    return Counts(total=total, trainable=total - frozen, buffers=0, qk=qk)
+
+
+def _frozen(shape: Shape, treatment: Treatment) -> int:
+    layers = select_layers(treatment.layers, shape.layers)
+    bias = shape.projection_bias if treatment.bias == "freeze" else 0
+    return len(treatment.frozen_roles) * len(layers) * (shape.width**2 + bias)
