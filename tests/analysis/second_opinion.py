@@ -540,7 +540,22 @@ def judge_hypotheses(folder, blocked=frozenset()):
         survivors = "inconclusive" if one["exact"] else _status(p["alone"], p["alone_refuted"])
         told[name] = {**one["told"], "status": status, "survivors": survivors, "p_supported": p["supported"]}
         told[name] |= {"p_refuted": p["refuted"], "family": 1 if one["exact"] else len(tested)}
+        told[name] |= _deciding(folder.study["hypotheses"][name]["rule"], one, p, len(tested))
     return told
+
+
+def _deciding(rule, one, corrected, family):
+    """The interval that the status follows from: as wide as what the correction has left of the 5 %."""
+    if one["exact"]:
+        return {"deciding_interval": None, "deciding_level": None}
+    status = _status(corrected["supported"], corrected["refuted"])
+    share = 0.05 / family
+    if status != "inconclusive":
+        sides = 2 if (status, rule) == ("supported", "within") else 1
+        share = sides * 0.05 * one["p"][status] / corrected[status]
+    interval = one["chance"].interval(1 - share)
+    ends = [one["back"](end) for end in interval] if interval else None
+    return {"deciding_interval": ends, "deciding_level": 1 - share}
 
 
 def _status(supported, refuted):
@@ -586,7 +601,7 @@ def _hypothesis(folder, hypothesis, blocked):
     back = math.exp if as_log else float
     interval = chance.interval()
     told |= {"value": back(chance.mean), "interval": [back(end) for end in interval] if interval else None}
-    return {"exact": False, "p": p, "told": told}
+    return {"exact": False, "p": p, "told": told, "chance": chance, "back": back}
 
 
 def _estimand(metric, by_arm, ratio):
@@ -633,7 +648,8 @@ def _timed(bench, hypothesis, arm, against):
     p = dict(zip(("supported", "refuted"), _rule(hypothesis, chance, True, True), strict=True))
     p |= {"alone": p["supported"], "alone_refuted": p["refuted"]}
     told = {"value": ratio["median"], "interval": [ratio["low"], ratio["high"]], "n": ratio["rounds"]}
-    return {"exact": False, "p": p, "told": {**told, "worst": None, "margin": hypothesis["margin"], "outcomes": []}}
+    told |= {"worst": None, "margin": hypothesis["margin"], "outcomes": []}
+    return {"exact": False, "p": p, "told": told, "chance": chance, "back": math.exp}
 
 
 # -- arms --------------------------------------------------------------------------------------------------------------
@@ -641,21 +657,39 @@ def _timed(bench, hypothesis, arm, against):
 
 def arm_alone(folder, arm):
     metric = folder.metric
-    final = folder.values(arm, metric)
-    values = {seed: judged(metric, value) for seed, value in final.items()}
-    rows = example_rows(folder, (arm,), metric, values, lambda scores: scores)
-    chance = chance_of(values.values(), rows)
-    interval = chance.interval()
     counts = [cell.value("trainable") for cell in folder.of(arm).values()]
+    reached = level_of(folder, arm, metric)
     return {
-        "final": final,
+        "final": reached["by_seed"],
         "best": folder.values(arm, metric, "best"),
-        "mean": as_level(metric, chance.mean) if final else None,
-        "interval": [as_level(metric, end) for end in interval] if interval else None,
+        "mean": reached["mean"],
+        "interval": reached["interval"],
+        "measured": all_measured(folder, arm),
         "trainable": counts[0],
         "tuned": best_rates(folder, arm),
         "lr_sensitivity": lr_sensitivity(folder, arm),
     }
+
+
+def level_of(folder, arm, metric):
+    final = folder.values(arm, metric)
+    values = {seed: judged(metric, value) for seed, value in final.items()}
+    chance = chance_of(values.values(), example_rows(folder, (arm,), metric, values, lambda scores: scores))
+    interval = chance.interval()
+    return {
+        "by_seed": final,
+        "mean": as_level(metric, chance.mean) if final else None,
+        "interval": [as_level(metric, end) for end in interval] if interval else None,
+    }
+
+
+def all_measured(folder, arm):
+    """Every metric of the test split; one with several is not what this opinion knows of."""
+    splits = [cell.record["test"]["final"]["splits"] for cell in folder.cells.values() if cell.record["test"]]
+    (split,) = {name for found in splits for name in found}
+    metrics = {metric for found in splits for metric in found[split]}
+    reached = {metric: level_of(folder, arm, metric) for metric in metrics}
+    return {split: {metric: one for metric, one in reached.items() if one["by_seed"]}}
 
 
 def best_rates(folder, arm):
@@ -810,7 +844,7 @@ def second_opinion(place, blocked=()):
 def sentence_numbers(one):
     """What the sentence of a verdict or a hypothesis may say, by what it is called: numbers that are told beside it."""
     interval, deciding = one["interval"] or [None] * 2, one.get("deciding_interval") or [None] * 2
-    level = one.get("deciding_level", 0.95)
+    level = one.get("deciding_level") or 0.95
     failed = [outcome["failed"] for outcome in one["outcomes"]]
     not_run = max((len(outcome["not_run"]) for outcome in one["outcomes"]), default=0)
     planned = max((outcome["planned"] for outcome in one["outcomes"]), default=0)
