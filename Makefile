@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: quickstart test check lint bench compat torture clean help
 
-quickstart: $(READY) ## compare frozen and fresh Q/K of a small pretrained model with its own, four seeds each, and make the report
+quickstart: $(READY) ## compare three treatments of a small pretrained model, four seeds each, and make the report
 	$(BIN)/oelm run quickstart
 	@echo "The report, and what it says:"
 	@$(BIN)/oelm report runs/quickstart

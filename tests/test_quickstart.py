@@ -18,7 +18,7 @@ def own_cache(tmp_path, monkeypatch):
 
 def test_the_quickstart_has_the_promised_arms_and_needs_only_two_packages():
     study = load_study("quickstart")
-    assert list(study.arms) == ["baseline", "freeze-only", "oelm-fresh-match"]
+    assert list(study.arms) == ["baseline", "freeze-only", "oelm-freeze"]
     assert len(study.seeds) == 4
     assert study.recipe.model.name == "minilm-l6"
     assert study.recipe.data.task == "rotten_tomatoes"
@@ -27,7 +27,7 @@ def test_the_quickstart_has_the_promised_arms_and_needs_only_two_packages():
 @pytest.mark.slow
 def test_the_quickstart_compares_a_real_pretrained_model_on_real_sentences(tmp_path):
     study = load_study("quickstart", SHORT)
-    comparison = oelm.run(study, out=tmp_path / "runs", arms=["baseline", "oelm-fresh-match"])
+    comparison = oelm.run(study, out=tmp_path / "runs", arms=["baseline", "oelm-freeze"])
     baseline, frozen = comparison.records.values()
     assert baseline.status == frozen.status == "done"
     assert baseline.data.sizes["test-held_out"] == 853
