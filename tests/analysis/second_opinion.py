@@ -10,7 +10,7 @@ Shape suffixes: S = seeds, E = examples.
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -35,9 +35,9 @@ class Cell:
     record: dict
     steps: list
     kept: dict
-    """By model, the columns of its first test split."""
+    """By model and test split, the columns; the first split is the one that is compared."""
 
-    def value(self, metric, model="final"):
+    def value(self, metric, model="final", split=None):
         """None where there is no finite number."""
         record = self.record
         if metric in COUNTS:
@@ -52,7 +52,7 @@ class Cell:
         if metric == "peak_memory":
             return record["peak_memory"]["process"]
         splits = record["test"].get(model, {}).get("splits", {})
-        found = next(iter(splits.values()), {}).get(metric)
+        found = (splits.get(split, {}) if split else next(iter(splits.values()), {})).get(metric)
         return found if found is not None and math.isfinite(found) else None
 
     def last_validation(self, metric):
@@ -63,10 +63,14 @@ class Cell:
         split = next(iter(self.record["test"]["final"]["splits"]))
         return self.record["start"]["data"]["sizes"][f"test-{split}"]
 
-    def scores(self, metric, model="final"):
+    def columns(self, model="final", split=None):
+        splits = self.kept.get(model, {})
+        return splits.get(split, {}) if split else next(iter(splits.values()), {})
+
+    def scores(self, metric, model="final", split=None):
         """What the metric is the mean of, example by example, and the tokens of each, if it is a document."""
-        columns = self.kept.get(model)
-        if columns is None or metric not in ("accuracy", *LOSSES):
+        columns = self.columns(model, split)
+        if not columns or metric not in ("accuracy", *LOSSES):
             return None, None
         if metric == "accuracy":
             return (columns["label"] == columns["prediction"]).astype(float), None
@@ -100,18 +104,28 @@ class Folder:
         """All that are planned: one family."""
         return [arm for arm in self.study["arms"] if arm != self.baseline]
 
+    @property
+    def alpha(self):
+        """Of each look: there are two if a second stage was planned."""
+        return 0.025 if self.study.get("second_stage") else 0.05
+
+    def stage(self, seeds):
+        """What a look at these seeds sees."""
+        seen = {place: cell for place, cell in self.cells.items() if place[1] in seeds}
+        return replace(self, study={**self.study, "seeds": seeds}, cells=seen)
+
     def of(self, arm):
         return {seed: cell for (name, seed), cell in self.cells.items() if name == arm}
 
-    def values(self, arm, metric, model="final"):
-        found = {seed: cell.value(metric, model) for seed, cell in self.of(arm).items()}
+    def values(self, arm, metric, model="final", split=None):
+        found = {seed: cell.value(metric, model, split) for seed, cell in self.of(arm).items()}
         return {seed: value for seed, value in found.items() if value is not None}
 
 
 def read_folder(place: Path) -> Folder:
     study = json.loads((place / "study.json").read_text())
     cells, trials = {}, {}
-    for arm, seed in product(study["arms"], study["seeds"]):
+    for arm, seed in product(study["arms"], [*study["seeds"], *(study.get("second_stage") or ())]):
         at = place / arm / f"seed-{seed}"
         if (at / "record.json").exists():
             steps = [json.loads(line) for line in (at / "steps.jsonl").read_text().splitlines()]
@@ -132,9 +146,9 @@ def read_kept(place):
     table = parquet.read_table(place / "predictions.parquet").to_pydict()
     models, splits = (np.array(table.pop(name)) for name in ("model", "split"))
     found = {}
-    for model in dict.fromkeys(models.tolist()):
-        at = (models == model) & (splits == splits[models == model][0])
-        found[model] = {name: np.array(column)[at] for name, column in table.items()}
+    for model, split in dict.fromkeys(zip(models.tolist(), splits.tolist(), strict=True)):
+        at = (models == model) & (splits == split)
+        found.setdefault(model, {})[split] = {name: np.array(column)[at] for name, column in table.items()}
     return found
 
 
@@ -329,8 +343,12 @@ class Outcomes:
     not_run: list
     failed: dict
     values: dict
-    num_ran: int
     """On the scale on which they are judged."""
+    num_ran: int
+
+    @property
+    def num_planned(self):
+        return self.num_ran + len(self.not_run)
 
     @property
     def rate_at_most(self):
@@ -340,8 +358,8 @@ class Outcomes:
     def with_failures_at(self, worst):
         return {**self.values, **dict.fromkeys(self.failed, worst)}
 
-    def told(self, planned):
-        shown = {"arm": self.arm, "planned": planned, "not_run": self.not_run, "failed": self.failed}
+    def told(self):
+        shown = {"arm": self.arm, "planned": self.num_planned, "not_run": self.not_run, "failed": self.failed}
         return {**shown, "failure_rate_at_most": self.rate_at_most}
 
 
@@ -349,7 +367,7 @@ def collapsed(folder, cell):
     """How a classifier has learned nothing; None if it has learned something, or is none."""
     if cell.record["status"] != "done" or cell.value(folder.metric) is None:
         return None
-    columns = cell.kept.get("final", {})
+    columns = cell.columns()
     if "label" not in columns:
         share, accuracy = (folder.simple or {"majority": {}})["majority"].get("validation"), cell.value("accuracy")
         if cell.kept or share is None or accuracy is None:
@@ -391,11 +409,11 @@ def worst_value(folder, metric):
     return max([*first, *ends])
 
 
-def example_rows(folder, arms, metric, seeds, combine, model="final"):
+def example_rows(folder, arms, metric, seeds, combine, split=None):
     """One row a seed in which all arms have kept their examples; None of fewer than two."""
     rows, tokens = [], None
     for seed in seeds:
-        found = [folder.cells[arm, seed].scores(metric, model) for arm in arms]
+        found = [folder.cells[arm, seed].scores(metric, split=split) for arm in arms]
         if all(scores is not None for scores, _ in found):
             rows.append(combine(*(scores for scores, _ in found)))
             tokens = found[0][1]
@@ -472,20 +490,21 @@ def compare(folder, arm, against, metric, blocked=False):
     return Compared(arm, against, metric, differences, chance, rows, both, worst, counted, margin, blocked)
 
 
-def judge_family(found, family):
+def judge_family(found, family, alpha=0.05):
     """What a report tells of each comparison."""
     p = {
         (equate, alone): holm({one.arm: one.raw(equate=equate, alone=alone) for one in found}, family)
         for equate in (False, True)
         for alone in (False, True)
     }
-    return {one.arm: _told(one, family, {name: values[one.arm] for name, values in p.items()}) for one in found}
+    of = {one.arm: {name: values[one.arm] for name, values in p.items()} for one in found}
+    return {one.arm: _told(one, family, of[one.arm], alpha) for one in found}
 
 
-def _told(one, family, p):
+def _told(one, family, p, alpha):
     metric, chance, n = one.metric, one.chance, len(one.differences)
-    verdict = "invalid" if one.blocked else _verdict(one, p[False, False], p[True, False])
-    survivors = _verdict(one, p[False, True], p[True, True])
+    verdict = "invalid" if one.blocked else _verdict(one, p[False, False], p[True, False], alpha)
+    survivors = _verdict(one, p[False, True], p[True, True], alpha)
     if one.exact:  # needs no test
         verdict = verdict if one.blocked else _direction(one) if chance.mean else "equivalent"
         survivors = "inconclusive"
@@ -493,9 +512,9 @@ def _told(one, family, p):
     if not one.exact and verdict in ("better", "worse", "equivalent"):
         equate = verdict == "equivalent"
         factor, sides = p[equate, False] / one.raw(equate=equate), 2 if equate else 1
-    level = 1 - sides * 0.05 / factor
+    level = 1 - sides * alpha / factor
     spread, example_se = chance.seeds[0] * math.sqrt(n), chance.examples[0] if chance.examples else 0.0
-    power_of = {"alpha": 0.05 / family, "spread": spread, "example_se": example_se}
+    power_of = {"alpha": alpha / family, "spread": spread, "example_se": example_se}
     shown = lambda interval: [as_effect(metric, end) for end in interval] if interval else None  # noqa: E731
     return {
         "verdict": verdict,
@@ -507,24 +526,92 @@ def _told(one, family, p):
         "over_seeds": shown(Chance(chance.mean, chance.seeds).interval()),
         "margin": as_effect(metric, one.margin) if one.margin is not None else None,
         "family": family,
-        "alpha": 0.05,
+        "alpha": alpha,
         "p_differs": p[False, False],
         "p_equivalent": p[True, False] if one.margin is not None else None,
         "detectable": as_effect(metric, found_with(n, **power_of)) if chance.decides else None,
         "seeds_needed": seeds_for(one.margin, **power_of) if chance.decides and one.margin is not None else None,
         "survivors": survivors,
         "worst": as_level(metric, one.worst) if one.worst is not None else None,
+        "change": dict(_change_of_verdict(one, verdict, chance.interval(level), power_of)),
     }
 
 
-def _verdict(one, p_differs, p_equivalent):
-    if one.margin is not None and p_equivalent < 0.05:
+def _verdict(one, p_differs, p_equivalent, alpha):
+    if one.margin is not None and p_equivalent < alpha:
         return "equivalent"
-    return _direction(one) if p_differs < 0.05 else "inconclusive"
+    return _direction(one) if p_differs < alpha else "inconclusive"
 
 
 def _direction(one):
     return "better" if (one.chance.mean > 0) == (one.metric not in LOWER_IS_BETTER) else "worse"
+
+
+def by_stages(first, second, decided):
+    """What the first look has decided stays so; the rest is judged by all seeds, once all of them are there."""
+    for name, one in first.items():
+        later = second[name]
+        not_run = {seed for outcome in later["outcomes"] for seed in outcome.not_run}
+        if one[decided] != "inconclusive" or not later["outcomes"]:
+            yield name, one
+        elif not not_run:
+            yield name, later
+        else:
+            number = later["outcomes"][0].num_planned - one["outcomes"][0].num_planned
+            stage = {"n": number - len(not_run), "number": number}
+            yield name, {**one, "stage": stage, "change": {"change-stage": stage}}
+
+
+# -- what would change it ----------------------------------------------------------------------------------------------
+
+
+def _change_of_verdict(one, verdict, deciding, power_of):
+    """By what is said, the numbers of it: how far a verdict hangs on the margin, or what would give one."""
+    if verdict == "invalid" or one.exact or one.incomplete or not one.differences:
+        return
+    if verdict == "inconclusive" and not one.chance.decides:
+        yield "change-more-seeds", {}
+        return
+    if one.margin is None:
+        yield "change-no-margin", {}
+        return
+    shown = lambda value: as_effect(one.metric, value)  # noqa: E731
+    margin = shown(one.margin)
+    if verdict == "inconclusive":
+        yield needed(len(one.differences), one.margin, margin, power_of)
+        # Two tests, each at what the family leaves: what they do not put inside is not excluded.
+        widest = one.chance.interval(1 - 2 * power_of["alpha"])
+        yield "change-excluded", {"beyond": shown(max(map(abs, widest))), "margin": margin}
+    elif verdict == "equivalent":
+        yield "change-margin", {"least": shown(max(map(abs, deciding))), "margin": margin}
+    else:
+        least = shown(min(map(abs, deciding)))
+        yield "change-settled" if least > margin else "change-may-not-matter", {"least": least, "margin": margin}
+
+
+def needed(n, margin, shown, power_of):
+    """Seeds that a new study would need to decide on a margin, or examples; or it had enough and no luck."""
+    number = seeds_for(margin, **power_of)
+    if number is None and seeds_for(margin, **{**power_of, "example_se": 0.0}) is not None:
+        return "change-examples", {"margin": shown}
+    if number is None or number <= n:
+        return "change-luck", {"margin": shown, "n": n}
+    return "change-seeds", {"number": number, "margin": shown}
+
+
+def changes(arms, hypotheses):
+    """By what is said, and of whom: their numbers."""
+    told = {}
+    for name, one in [*hypotheses.items(), *arms.items()]:
+        for key, values in one["change"].items():
+            told.setdefault(key, {}).setdefault(name, []).append(values)
+        for outcome in one["outcomes"]:
+            if outcome.not_run:
+                told.setdefault("change-run", {})[outcome.arm] = [{"seeds": outcome.not_run}]
+            if outcome.failed:
+                said = {"number": len(outcome.failed), "n": outcome.num_ran, "seeds": list(outcome.failed)}
+                told.setdefault("change-failed", {})[outcome.arm] = [said | {"most": outcome.rate_at_most}]
+    return told
 
 
 # -- hypotheses --------------------------------------------------------------------------------------------------------
@@ -540,15 +627,55 @@ def judge_hypotheses(folder, blocked=frozenset()):
     told = {}
     for name, one in found.items():
         p = {which: corrected[which].get(name, value) for which, value in one["p"].items()}
-        status = "invalid" if name in blocked else _status(p["supported"], p["refuted"])
-        survivors = "inconclusive" if one["exact"] else _status(p["alone"], p["alone_refuted"])
+        alpha, family = folder.alpha, 1 if one["exact"] else len(tested)
+        status = "invalid" if name in blocked else _status(p["supported"], p["refuted"], alpha)
+        survivors = "inconclusive" if one["exact"] else _status(p["alone"], p["alone_refuted"], alpha)
         told[name] = {**one["told"], "status": status, "survivors": survivors, "p_supported": p["supported"]}
-        told[name] |= {"p_refuted": p["refuted"], "family": 1 if one["exact"] else len(tested), "alpha": 0.05}
+        told[name] |= {"p_refuted": p["refuted"], "family": family, "alpha": alpha, "change": {}}
+        told[name] |= dict.fromkeys(("deciding_interval", "deciding_level"))
+        if one["exact"]:
+            continue
+        factor, sides = family, 1
+        if status in ("supported", "refuted"):
+            sides = 2 if (status, one["rule"]) == ("supported", "within") else 1
+            factor = p[status] / one["p"][status]
+        level = 1 - sides * alpha / factor
+        interval = one["chance"].interval(level)
+        told[name] |= {"deciding_interval": [one["back"](end) for end in interval] if interval else None}
+        told[name]["deciding_level"] = level
+        if status == "inconclusive":
+            told[name]["change"] = dict(_change_of_hypothesis(folder, one, alpha / family))
     return told
 
 
-def _status(supported, refuted):
-    return "supported" if supported < 0.05 else "refuted" if refuted < 0.05 else "inconclusive"
+def _status(supported, refuted, alpha):
+    return "supported" if supported < alpha else "refuted" if refuted < alpha else "inconclusive"
+
+
+def _change_of_hypothesis(folder, one, alpha):
+    chance, n = one["chance"], one["told"]["n"]
+    if any(outcome.not_run for outcome in one["told"]["outcomes"]):
+        return
+    if one["timed"]:
+        yield "change-rounds", {}
+    elif not chance.decides:
+        yield "change-more-seeds", {}
+    elif one["distance"] is not None:
+        power_of = {"spread": chance.seeds[0] * math.sqrt(n), "example_se": (chance.examples or (0.0,))[0]}
+        yield needed(n, *one["distance"], power_of | {"alpha": alpha})
+
+
+def _distance(folder, hypothesis, metric, arms, ratio):
+    """From no difference to the margin, on the scale of the estimate and as it is written; of 0, what matters."""
+    margin = hypothesis["margin"]
+    if len(arms) == 1:
+        return None
+    if ratio:
+        whole = 1 + margin if hypothesis["rule"] == "within" else margin
+        return (abs(math.log(whole)), abs(whole - 1)) if whole not in (0, 1) else None
+    if not margin and metric == folder.metric:
+        margin = folder.study["compare"]["min_effect"]
+    return (abs(margin), abs(margin)) if margin else None
 
 
 def _hypothesis(folder, hypothesis, blocked):
@@ -568,7 +695,7 @@ def _hypothesis(folder, hypothesis, blocked):
         holds["within"] = abs(values[0] - (1.0 if ratio else 0.0)) < hypothesis["margin"]
         is_true = holds[hypothesis["rule"]]
         p |= {"supported": 0.0 if is_true else 1.0, "refuted": 1.0 if is_true else 0.0}
-        return {"exact": True, "p": p, "told": {**told, "value": values[0], "interval": None}}
+        return {"exact": True, "p": p, "told": {**told, "value": values[0], "interval": None}, "rule": None}
     chance = chance_of(
         [math.log(value) for value in values] if as_log else values, _rows(folder, arms, metric, by_seed, ratio)
     )
@@ -590,7 +717,8 @@ def _hypothesis(folder, hypothesis, blocked):
     back = math.exp if as_log else float
     interval = chance.interval()
     told |= {"value": back(chance.mean), "interval": [back(end) for end in interval] if interval else None}
-    return {"exact": False, "p": p, "told": told}
+    found = {"exact": False, "p": p, "told": told, "rule": hypothesis["rule"], "chance": chance, "back": back}
+    return found | {"timed": False, "distance": _distance(folder, hypothesis, metric, arms, ratio)}
 
 
 def _estimand(metric, by_arm, ratio):
@@ -637,7 +765,9 @@ def _timed(bench, hypothesis, arm, against):
     p = dict(zip(("supported", "refuted"), _rule(hypothesis, chance, True, True), strict=True))
     p |= {"alone": p["supported"], "alone_refuted": p["refuted"]}
     told = {"value": ratio["median"], "interval": [ratio["low"], ratio["high"]], "n": ratio["rounds"]}
-    return {"exact": False, "p": p, "told": {**told, "worst": None, "margin": hypothesis["margin"], "outcomes": []}}
+    told |= {"worst": None, "margin": hypothesis["margin"], "outcomes": []}
+    found = {"exact": False, "p": p, "told": told, "rule": hypothesis["rule"], "chance": chance, "back": math.exp}
+    return found | {"timed": True}
 
 
 # -- arms --------------------------------------------------------------------------------------------------------------
@@ -645,22 +775,39 @@ def _timed(bench, hypothesis, arm, against):
 
 def arm_alone(folder, arm):
     metric = folder.metric
-    final = folder.values(arm, metric)
-    values = {seed: judged(metric, value) for seed, value in final.items()}
-    rows = example_rows(folder, (arm,), metric, values, lambda scores: scores)
-    chance = chance_of(values.values(), rows)
-    interval = chance.interval()
+    final = measured(folder, arm, metric)
     counts = [cell.value("trainable") for cell in folder.of(arm).values()]
     return {
-        "final": final,
+        "final": final["by_seed"],
         "best": folder.values(arm, metric, "best"),
-        "mean": as_level(metric, chance.mean) if final else None,
-        "interval": [as_level(metric, end) for end in interval] if interval else None,
+        "mean": final["mean"],
+        "interval": final["interval"],
+        "measured": every_metric(folder, arm),
         "validation": {seed: cell.last_validation(metric) for seed, cell in folder.of(arm).items()},
         "trainable": counts[0],
         "tuned": best_rates(folder, arm),
         "lr_sensitivity": lr_sensitivity(folder, arm),
     }
+
+
+def measured(folder, arm, metric, split=None):
+    """Over all seeds with a number and, of what is a mean of kept examples, over these."""
+    found = folder.values(arm, metric, split=split)
+    values = {seed: judged(metric, value) for seed, value in found.items()}
+    chance = chance_of(values.values(), example_rows(folder, (arm,), metric, values, lambda scores: scores, split))
+    interval = chance.interval()
+    mean = as_level(metric, chance.mean) if found else None
+    return {"mean": mean, "interval": interval and [as_level(metric, end) for end in interval], "by_seed": found}
+
+
+def every_metric(folder, arm):
+    """By test split and metric, all that any cell of the arm has a number of."""
+    told = {}
+    for cell in folder.of(arm).values():
+        for split, metrics in cell.record["test"].get("final", {}).get("splits", {}).items():
+            for metric in metrics:
+                told.setdefault(split, {})[metric] = measured(folder, arm, metric, split)
+    return told
 
 
 def best_rates(folder, arm):
@@ -778,7 +925,7 @@ def _final_and_best(folder):
 
 def _few_examples(folder):
     cell = next(cell for cell in folder.cells.values() if cell.record["status"] == "done")
-    size, columns = cell.examples, cell.kept.get("final", {})
+    size, columns = cell.examples, cell.columns()
     yield "FEW-EXAMPLES", "examples", size
     yield "FEW-EXAMPLES", "one", 1 / size
     yield "FEW-EXAMPLES", "half", 1.96 * math.sqrt(0.25 / size)
@@ -793,29 +940,40 @@ def _few_examples(folder):
 def second_opinion(place, blocked=()):
     """What a report should tell of arms and hypotheses; `blocked` are the arms and hypotheses that a check blocks."""
     folder = read_folder(place)
-    planned = len(folder.study["seeds"])
+    compared, hypotheses = look(folder, folder.study["seeds"], blocked)
+    if folder.study.get("second_stage"):
+        again = look(folder, [*folder.study["seeds"], *folder.study["second_stage"]], blocked)
+        compared = dict(by_stages(compared, again[0], "verdict"))
+        hypotheses = dict(by_stages(hypotheses, again[1], "status"))
+    change = changes(compared, hypotheses)
+    for one in [*compared.values(), *hypotheses.values()]:
+        one["outcomes"] = [outcome.told() for outcome in one["outcomes"]]
+    arms = {arm: arm_alone(folder, arm) | {"differences": {}, "comparison": None} for arm in folder.arms}
+    for arm, one in compared.items():
+        arms[arm] |= {"differences": one["differences"], "comparison": one}
+    checks = numbers_of_checks(folder)
+    return {"arms": arms, "hypotheses": list(hypotheses.values()), "checks": checks, "what_would_change": change}
+
+
+def look(folder, seeds, blocked):
+    """Verdicts on the arms, and the hypotheses, by these seeds."""
+    seen = folder.stage(seeds)
     found = [
-        compare(folder, arm, folder.baseline, folder.metric, blocked=arm in blocked)
+        compare(seen, arm, folder.baseline, folder.metric, blocked=arm in blocked)
         for arm in folder.arms
         if arm != folder.baseline
     ]
-    told = judge_family(found, len(folder.treated))
-    arms = {arm: arm_alone(folder, arm) | {"differences": {}, "comparison": None} for arm in folder.arms}
+    told = judge_family(found, len(folder.treated), folder.alpha)
     for one in found:
         shown = {seed: as_effect(folder.metric, value) for seed, value in one.differences.items()}
-        arms[one.arm]["differences"] = shown
-        arms[one.arm]["comparison"] = told[one.arm] | {"outcomes": [each.told(planned) for each in one.both]}
-    judged_ones = judge_hypotheses(folder, blocked)
-    for one in judged_ones.values():
-        one["outcomes"] = [each.told(planned) for each in one["outcomes"]]
-    checks = numbers_of_checks(folder)
-    return {"arms": arms, "hypotheses": list(judged_ones.values()), "checks": checks}
+        told[one.arm] |= {"outcomes": one.both, "differences": shown}
+    return told, judge_hypotheses(seen, blocked)
 
 
 def sentence_numbers(one):
     """What the sentence of a verdict or a hypothesis may say, by what it is called: numbers that are told beside it."""
     interval, deciding = one["interval"] or [None] * 2, one.get("deciding_interval") or [None] * 2
-    level = one.get("deciding_level", 0.95)
+    level, stage = one["deciding_level"] or 0.95, one.get("stage", {"n": 0, "number": 0})
     failed = [outcome["failed"] for outcome in one["outcomes"]]
     not_run = max((len(outcome["not_run"]) for outcome in one["outcomes"]), default=0)
     planned = max((outcome["planned"] for outcome in one["outcomes"]), default=0)
@@ -825,14 +983,14 @@ def sentence_numbers(one):
         "low": [deciding[0], interval[0]],
         "high": [deciding[1], interval[1]],
         "level": [level],
-        "percent": [100 * level],
+        "percent": [100 * level, 100 * one["alpha"]],
         "family": [one["family"]],
         "margin": [one["margin"]],
         "worst": [one["worst"]],
         "p": [one.get("p_differs")],
         "smallest": [one.get("detectable")],
-        "n": [one["n"], planned - not_run],
-        "number": [planned, one.get("seeds_needed"), *map(len, failed)],
+        "n": [one["n"], planned - not_run, stage["n"]],
+        "number": [planned, stage["number"], one.get("seeds_needed"), *map(len, failed)],
         "seeds": [int(seed) for seeds in failed for seed in seeds],
         "most": [outcome["failure_rate_at_most"] for outcome in one["outcomes"]],
     }

@@ -102,7 +102,7 @@ def of_failures(place):
 
 def collapse(place):
     """Let a cell have answered with one class."""
-    kept = second.read_kept(place)["final"]
+    kept = second.read_kept(place)["final"]["validation"]
     answers = {**kept, "prediction": np.zeros_like(kept["label"]), "loss": np.full(len(kept["label"]), 0.7)}
     accuracy = float((kept["label"] == 0).mean())
 
@@ -253,6 +253,21 @@ def test_every_number_of_a_sentence(both):
             assert any(alike(number, may, name) for may in may_say[name]), (one["text"], name, number, may_say[name])
 
 
+def test_every_number_of_what_would_change(both):
+    """Said of the same arms and hypotheses; what checks say has a test of its own."""
+    told, again, _ = both
+    of_checks = ("change-blocked", "change-warned")
+    said = [one for one in told["what_would_change"] if one["key"] not in of_checks]
+    assert {one["key"] for one in said} == set(again["what_would_change"])
+    for key, by_name in again["what_would_change"].items():
+        assert {name for one in said if one["key"] == key for name in one["about"]} == set(by_name), key
+    for one in said:
+        may_say = [values for name in one["about"] for values in again["what_would_change"][one["key"]][name]]
+        for name, number in numbers_in(one["values"]):
+            found = list(numbers_in([values[name] for values in may_say]))
+            assert any(alike(number, may, name) for _, may in found), (one["text"], name, number, found)
+
+
 def test_every_number_of_a_check(both):
     told, again, _ = both
     for one in told["checks"]:
@@ -297,7 +312,7 @@ def test_exploratory_comparisons(both):
         told = comparison_as_dict(results.compare(arm, against=against, metric=metric))
         again = second.compare(folder, arm, against, metric, blocked=told["verdict"] == "invalid")
         (other,) = second.judge_family([again], 1).values()
-        other["outcomes"] = [outcomes.told(len(results.planned.seeds)) for outcomes in again.both]
+        other["outcomes"] = [outcomes.told() for outcomes in again.both]
         if metric in second.MEASURED:  # of what was measured, not of what was planned
             other["outcomes"] = told["outcomes"]
         assert list(differing(json.loads(json.dumps(told)), json.loads(json.dumps(other)))) == []
