@@ -422,7 +422,7 @@ def test_a_study_that_cannot_be_read_is_named_and_the_claims_are_shown(tmp_path)
     (cell / "cell.json").write_text("{}")
     (cell / "record.json").write_text("{half")
     result = run(tmp_path)
-    assert "excluded: no cell of" in result.stderr
+    assert "has neither study.json nor lock.json" in result.stderr
     assert "needs a GPU (oelm run bert-sst2-fair)" in result.stdout
 
 

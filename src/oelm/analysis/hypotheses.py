@@ -304,7 +304,7 @@ def _with_words(one: JudgedHypothesis, message: Message) -> Message:
 
 def _measured(one: JudgedHypothesis) -> Message:
     if one.value is None:
-        return one.sealed or Message("measured-none")
+        return Message("measured-sealed", why=one.sealed) if one.sealed is not None else Message("measured-none")
     values: dict[str, MessageValue] = {"value": one.value}
     if one.timed:
         values["rounds"] = count_rounds(one.n)
