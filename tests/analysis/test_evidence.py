@@ -133,7 +133,8 @@ def test_tables_of_perplexities_show_intervals_of_both_sources_and_relative_chan
     table = next(block for block in results_section(results) if isinstance(block, Table))
     cells = [cell.text.en for cell in next(row for row in table.rows if row.arm == "freeze-only").cells]
     assert cells[2] == f"[{found.interval.low:.4f}, {found.interval.high:.4f}]"
-    assert cells[5] == f"[{low:+.2%}, {high:+.2%}]"
+    decides = [math.expm1(end) for end in (one.deciding.low, one.deciding.high)]
+    assert cells[5] == f"[{decides[0]:+.2%}, {decides[1]:+.2%}] {100 * one.deciding.level:.4g} %"
     assert "Relative to baseline" in [column.title.en for column in table.columns]
     told = results_as_dict(results)["arms"]["freeze-only"]["comparison"]
     assert told["relative"]
