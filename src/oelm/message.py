@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -58,6 +58,32 @@ class Message:
 def verbatim(text: str) -> Message:
     """What is the same in both languages: an error of the system, a line from a file."""
     return Message("verbatim", text=text)
+
+
+def merge_messages(messages: Sequence[Message]) -> Message:
+    """Messages of one key as one, with all their values."""
+    first = messages[0]
+    return Message(first.key, **{name: _all_values([one.values[name] for one in messages]) for name in first.values})
+
+
+def _all_values(values: list[MessageValue]) -> MessageValue:
+    """One that all agree on, or all that there are; messages that differ in their numbers are one."""
+    if all(value == values[0] for value in values):
+        return values[0]
+    parts = dict.fromkeys(one for value in values for one in (value if isinstance(value, tuple) else (value,)))
+    alike: dict[object, list[Message]] = {}
+    for one in parts:
+        if isinstance(one, Message):
+            alike.setdefault(without_numbers(one), []).append(one)
+    others = [one for one in parts if not isinstance(one, Message)]
+    return (*others, *(merge_messages(some) for some in alike.values()))
+
+
+def without_numbers(value: MessageValue) -> object:
+    """What two messages that say the same of different numbers have in common."""
+    if not isinstance(value, Message):
+        return value
+    return value.key, tuple(None if isinstance(one, int | float) else one for one in value.values.values())
 
 
 def _plain(value: MessageValue) -> Any:

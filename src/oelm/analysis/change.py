@@ -9,14 +9,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from oelm.analysis.checks.registry import Issue, merge_messages
+from oelm.analysis.checks.registry import Issue
 from oelm.analysis.evidence import SeedOutcomes
 from oelm.analysis.hypotheses import JudgedHypothesis
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Estimate
 from oelm.analysis.stats.power import seeds_needed
 from oelm.analysis.verdicts import Comparison, describe_failures
-from oelm.message import Message
+from oelm.message import Message, merge_messages
 
 # What is open before what is decided.
 _ORDER = (

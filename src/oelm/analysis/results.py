@@ -49,7 +49,7 @@ from oelm.study.cells import (
     tuning_cells,
 )
 from oelm.study.load import load_study, study_from_dict
-from oelm.study.study import LR, Study, Value
+from oelm.study.study import LR, Study, Value, as_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -195,7 +195,7 @@ class Results:
             return lr_sensitivities(self, arm)
         if metric == "tuned_lr":
             chosen = self.tuned(arm).get(LR, {}) if is_nested(self.study) else {}
-            return {seed: float(value) for seed, value in chosen.items() if isinstance(value, int | float)}
+            return {seed: number for seed, value in chosen.items() if (number := as_number(value)) is not None}
         found = {seed: self._value(record, metric, model, split) for seed, record in self._by_arm.get(arm, {}).items()}
         return {seed: value for seed, value in found.items() if value is not None}
 

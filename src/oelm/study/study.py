@@ -96,5 +96,10 @@ class Study:
         }
 
 
+def as_number(value: Value) -> float | None:
+    """A setting that is a number, as one."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
 def format_overrides(overrides: dict[str, Value]) -> str:
     return f" [overrides: {', '.join(f'{path} = {value}' for path, value in overrides.items())}]" if overrides else ""

@@ -19,7 +19,7 @@ from oelm.analysis.design import Design, Side, planned_design
 from oelm.analysis.stats.power import decidable, detectable
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric
-from oelm.study.study import LR, Study
+from oelm.study.study import LR, Study, as_number
 from oelm.treatment import ORTHONORMAL, Treatment
 
 if TYPE_CHECKING:
@@ -206,7 +206,8 @@ def edges(side: Side) -> dict[str, AtEdge]:
     found = {}
     for path, chosen in side.tuned.items():
         grid = _numbers(side, path)
-        counts = Counter(float(value) for value in chosen.values() if isinstance(value, int | float)) if grid else {}
+        numbers = [number for value in chosen.values() if (number := as_number(value)) is not None]
+        counts = Counter(numbers if grid else ())
         for value, number in sorted(counts.items(), key=lambda item: item[1]):
             edge = at_edge(value, grid)
             if edge is not None:
@@ -223,7 +224,8 @@ def at_edge(chosen: float, grid: Sequence[float]) -> Literal["lowest", "highest"
 
 def _numbers(side: Side, path: str) -> list[float]:
     """What was tried of a setting that is a number."""
-    return [value for value in (side.grid or {}).get(path, ()) if isinstance(value, int | float)]
+    values = (side.grid or {}).get(path, ())
+    return [number for value in values if (number := as_number(value)) is not None]
 
 
 def is_untuned(side: Side) -> bool:

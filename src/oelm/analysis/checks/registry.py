@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from oelm.message import Message, MessageValue
+from oelm.message import Message, MessageValue, merge_messages, without_numbers
 
 Severity = Literal["invalid", "warn", "note"]
 SEVERITIES: tuple[Severity, ...] = ("invalid", "warn", "note")
@@ -137,7 +137,7 @@ def _essence(issue: Issue, name: str, value: MessageValue) -> object:
     if name == "what" or isinstance(value, int | float) or value in issue.arms:
         return None
     if name == "instead" and isinstance(value, tuple):  # what would do: the same things, be they more or fewer
-        return tuple(_without_numbers(one) for one in value if isinstance(one, Message))
+        return tuple(without_numbers(one) for one in value)
     return value
 
 
@@ -151,29 +151,6 @@ def _merged(issues: list[Issue]) -> Issue:
         about=tuple(dict.fromkeys(arms for one in issues for arms in one.about)),
         message=merge_messages([one.message for one in issues]),
     )
-
-
-def merge_messages(messages: Sequence[Message]) -> Message:
-    """Messages of one key as one, with all their values."""
-    first = messages[0]
-    return Message(first.key, **{name: _all_values([one.values[name] for one in messages]) for name in first.values})
-
-
-def _all_values(values: list[MessageValue]) -> MessageValue:
-    """One that all agree on, or all that there are; messages that differ in their numbers are one."""
-    if all(value == values[0] for value in values):
-        return values[0]
-    parts = dict.fromkeys(one for value in values for one in (value if isinstance(value, tuple) else (value,)))
-    alike: dict[object, list[Message]] = {}
-    for one in parts:
-        if isinstance(one, Message):
-            alike.setdefault(_without_numbers(one), []).append(one)
-    others = [one for one in parts if not isinstance(one, Message)]
-    return (*others, *(merge_messages(some) for some in alike.values()))
-
-
-def _without_numbers(message: Message) -> object:
-    return message.key, tuple(None if isinstance(value, int | float) else value for value in message.values.values())
 
 
 def format_issues(issues: Iterable[Issue]) -> list[str]:
