@@ -667,14 +667,15 @@ def _change_of_hypothesis(folder, one, alpha):
 
 def _distance(folder, hypothesis, metric, arms, ratio):
     """From no difference to the margin, on the scale of the estimate and as it is written; of 0, what matters."""
-    margin = hypothesis["margin"]
+    margin, effect = hypothesis["margin"], folder.study["compare"]["min_effect"] if metric == folder.metric else None
     if len(arms) == 1:
         return None
     if ratio:
         whole = 1 + margin if hypothesis["rule"] == "within" else margin
+        if whole == 1 and metric == "perplexity" and effect:
+            whole += effect
         return (abs(math.log(whole)), abs(whole - 1)) if whole not in (0, 1) else None
-    if not margin and metric == folder.metric:
-        margin = folder.study["compare"]["min_effect"]
+    margin = margin or effect
     return (abs(margin), abs(margin)) if margin else None
 
 
@@ -865,12 +866,14 @@ def _few_seeds(folder):
         yield "FEW-SEEDS", "n", n
         if arm == folder.baseline or n < 2:
             continue
-        smallest_found = decided_with(n, 0.05 / len(folder.treated), np.std(differences, ddof=1), 0.0)
+        smallest_found = decided_with(n, folder.alpha / len(folder.treated), np.std(differences, ddof=1), 0.0)
         # A standard deviation of n values may be that of a true one so many times as large.
         times = round(math.sqrt((n - 1) / stats.chi2.ppf(0.05, n - 1)), 3 if n == 3 else 2)
         yield "FEW-SEEDS", "times", times
         yield "FEW-SEEDS", "smallest", as_effect(metric, smallest_found)
         yield "FEW-SEEDS", "smallest", as_effect(metric, times * smallest_found)
+        if n < 5:  # of two treated arms in a hypothesis: in standard deviations, by itself
+            yield "FEW-SEEDS", "smallest", found_with(n, folder.alpha, 1.0, 0.0)
 
 
 def _learned_nothing(folder):

@@ -129,16 +129,16 @@ def test_the_interval_of_a_perplexity_is_that_of_its_loss(tmp_path):
 def test_tables_of_perplexities_show_intervals_of_both_sources_and_relative_changes(tmp_path):
     results = load(make_text_runs(tmp_path, perplexity={"freeze-only": 10.3}))
     found, one = results.mean("freeze-only", "perplexity"), results.comparisons["freeze-only"]
-    low, high = (math.expm1(end) for end in (one.interval.low, one.interval.high))
+    low, high = (math.expm1(end) for end in (one.deciding.low, one.deciding.high))
     table = next(block for block in results_section(results) if isinstance(block, Table))
     cells = [cell.text.en for cell in next(row for row in table.rows if row.arm == "freeze-only").cells]
     assert cells[2] == f"[{found.interval.low:.4f}, {found.interval.high:.4f}]"
-    decides = [math.expm1(end) for end in (one.deciding.low, one.deciding.high)]
-    assert cells[5] == f"[{decides[0]:+.2%}, {decides[1]:+.2%}] {100 * one.deciding.level:.4g} %"
+    assert cells[5] == f"[{low:+.2%}, {high:+.2%}] 97.5 %", "the one that decides, of two comparisons"
     assert "Relative to baseline" in [column.title.en for column in table.columns]
     told = results_as_dict(results)["arms"]["freeze-only"]["comparison"]
     assert told["relative"]
-    assert told["interval"] == pytest.approx([low, high])
+    assert told["deciding_interval"] == pytest.approx([low, high])
+    assert told["interval"] == pytest.approx([math.expm1(one.interval.low), math.expm1(one.interval.high)])
     assert told["margin"] == pytest.approx(0.02)
     assert json.loads(json.dumps(told)) == told
 

@@ -1,12 +1,17 @@
 """A planned second stage: each look has half of the 5 %; what the first has decided stays, all seeds judge the rest."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
-from made_runs import make_runs, study_of
+from made_runs import make_runs, seal_files, study_of
 from oelm.analysis.checks.design import check_study
 from oelm.analysis.design import planned_design
+from oelm.analysis.estimands import measure_estimand
 from oelm.analysis.results import load
 from oelm.analysis.stats.power import decidable
+from oelm.analysis.verdicts import compare_arms
 from oelm.errors import StudyError
 from oelm.launch.study_run import open_run
 from oelm.study.cells import Cell
@@ -89,6 +94,28 @@ def test_half_of_a_second_stage_decides_nothing_and_shows_nothing(tmp_path):
     assert sorted(results.values("baseline", "accuracy")) == list(range(10))
     assert results.records[Cell(arm="oelm-freeze", seed=5)].test == {}
     assert not [issue for issue in results.checks if "no finite" in str(issue.message)]
+
+
+def test_what_a_failure_counts_as_at_the_first_stage_does_not_change_by_what_ran_later(tmp_path):
+    """Of losses, it is the largest that was seen: by the seeds of that look."""
+    rule = {"statement": "It costs little", "estimand": "loss(freeze-only) - loss(baseline)", "rule": "below"}
+    compare = {"baseline": "baseline", "metric": "loss", "min_effect": 0.01}
+    study = study_of(second_stage=[5, 6], compare=compare, hypotheses={"H": {**rule, "margin": 0.1}})
+
+    def change(cell, record):
+        failed = cell == Cell(arm="freeze-only", seed=1)
+        return replace(record, status="diverged", test={}) if failed else record
+
+    folder = make_runs(tmp_path, study, second_stage=True, change=change, examples=100, steps=10)
+    late = folder / "baseline" / "seed-6"
+    first, *rest = (late / "steps.jsonl").read_text().splitlines()
+    (late / "steps.jsonl").write_text("\n".join([json.dumps({**json.loads(first), "loss": 77.0}), *rest, ""]))
+    seal_files(late)
+    results = load(folder)
+    for seeds, is_late in ((study.seeds, False), ((*study.seeds, 5, 6), True)):
+        one = compare_arms(results, "freeze-only", against="baseline", metric="loss", seeds=seeds)
+        other = measure_estimand(results, study.hypotheses[0].estimand, seeds=seeds)
+        assert (one.worst == other.worst == 77) == is_late
 
 
 def test_what_a_study_can_decide_is_told_for_both_stages():

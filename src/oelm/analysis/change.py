@@ -17,6 +17,7 @@ from oelm.analysis.stats.estimate import Estimate
 from oelm.analysis.stats.power import seeds_needed
 from oelm.analysis.verdicts import Comparison, describe_failures
 from oelm.message import Message, merge_messages
+from oelm.metrics import find_metric
 
 # What is open before what is decided.
 _ORDER = (
@@ -157,19 +158,27 @@ def _of_hypothesis(one: JudgedHypothesis, results: Results) -> Iterator[Message]
     if one.n < 2 or one.estimate.no_variation:
         yield Message("change-more-seeds")
         return
-    margin = _distance(one, results)
-    if margin is not None:
-        yield from _needed(one.estimate, margin, alpha=one.alpha / one.family, shown=margin)
+    distance = _distance(one, results)
+    if distance is not None:
+        margin, shown = distance
+        yield from _needed(one.estimate, margin, alpha=one.alpha / one.family, shown=shown)
 
 
-def _distance(one: JudgedHypothesis, results: Results) -> float | None:
-    """From no difference to the margin, on the scale of the estimate; of a rule about no difference, what matters."""
-    rule, margin, form = one.hypothesis.rule, one.hypothesis.margin, one.hypothesis.estimand.form
-    if form == "value":
+def _distance(one: JudgedHypothesis, results: Results) -> tuple[float, float] | None:
+    """From no difference to the margin, on the scale of the estimate and as it is said: of a ratio, relative.
+
+    Of a rule about no difference, what matters in this study, if that is said of its metric.
+    """
+    estimand, compare = one.hypothesis.estimand, results.study.compare
+    is_ratio, is_relative = estimand.form == "ratio", find_metric(estimand.metric).relative
+    said = one.hypothesis.margin - (1.0 if is_ratio and one.hypothesis.rule != "within" else 0.0)
+    if estimand.form == "value" or (is_ratio and said <= -1):
         return None
-    if form == "ratio":
-        margin = math.log1p(margin) if rule == "within" else math.log(margin) if margin > 0 else 0.0
-    return abs(margin) or results.study.compare.margin
+    if said == 0:
+        if compare.margin is None or estimand.metric != compare.metric or is_ratio != is_relative:
+            return None
+        return compare.margin, compare.min_effect or 0.0
+    return abs(math.log1p(said) if is_ratio else said), abs(said)
 
 
 def _needed(estimate: Estimate, margin: float, *, alpha: float, shown: float) -> Iterator[Message]:

@@ -121,7 +121,7 @@ def _from_records(results: Results, estimand: Estimand, seeds: tuple[int, ...]) 
     )
     if not any(one.failed for one in outcomes):
         return measured
-    worst = worst_value(results, estimand.metric)
+    worst = worst_value(results, estimand.metric, outcomes[0].planned)
     at_worst = _by_seed(estimand, [one.counted(worst) for one in outcomes])
     return replace(
         measured,

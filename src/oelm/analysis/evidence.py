@@ -272,12 +272,13 @@ def diverged_everywhere(results: Results, cell: Cell) -> bool:
     return bool(points) and all(not diverged.isdisjoint(trials) for trials in points)
 
 
-def worst_value(results: Results, metric: str) -> float:
+def worst_value(results: Results, metric: str, seeds: Collection[int]) -> float:
     """What a failure counts as: the worst there can be, so that nothing hangs on what a failed run is worth.
 
     Of shares that is 0 (of Matthews' correlation, -1). A loss has no worst value: the largest that was seen at a first
     step, before anything was learned, or at an end. Not a number where neither is known, as of a metric of one's own
-    or of an LR sensitivity: then nothing is decided.
+    or of an LR sensitivity: then nothing is decided. It is by the seeds that are looked at, so that
+    what runs later does not change what a first stage has decided.
     """
     known, everything = find_metric(metric), results.whole or results
     if known.kind == "tuning":
@@ -285,12 +286,14 @@ def worst_value(results: Results, metric: str) -> float:
     if known.kind == "predictions":
         bound = known.low if known.direction == "higher" else known.high
         return bound if math.isfinite(bound) else math.nan
-    logs = (everything.steps(cell).loss for cell in everything.records)
+    logs = (everything.steps(cell).loss for cell in everything.records if cell.seed in seeds)
     first = [loss for losses in logs if (loss := finite_number(next(iter(losses), None))) is not None]
     if not first:
         return math.nan
-    ends = (value for arm in everything.arms for value in judged_values(everything, arm, metric).values())
-    return max([*first, *ends])  # a perplexity is judged as the loss
+    ends = (judged_values(everything, arm, metric).items() for arm in everything.arms)
+    return max(
+        [*first, *(value for of_arm in ends for seed, value in of_arm if seed in seeds)]
+    )  # a perplexity is judged as the loss
 
 
 def find_collapsed(results: Results) -> dict[Cell, Message]:

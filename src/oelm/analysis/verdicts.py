@@ -333,7 +333,7 @@ def compare_arms(
     examples = by_example(results, (arm, against), metric, model, differences, operator.sub)
     both = crossed(*examples) if examples is not None else None
     estimate = with_examples(over_seeds, both)
-    worst = worst_value(results, metric) if any(one.failed for one in outcomes) else None
+    worst = worst_value(results, metric, seeds) if any(one.failed for one in outcomes) else None
     chance: dict[str, float] = {
         "spread": over_seeds.seeds.se * math.sqrt(len(differences)),
         "example_se": estimate.examples.se if estimate.examples is not None else 0.0,
