@@ -123,7 +123,7 @@ def of_perplexity(place):
         ("perplexity(oelm-freeze)", "<", 10.5),
         ("loss(oelm-freeze) - loss(baseline)", "~", 0.01),
         ("loss(freeze-only) / loss(baseline)", ">", 1.02),
-        ("perplexity(oelm-freeze) / perplexity(freeze-only)", ">", 1.0),
+        ("perplexity(oelm-freeze) / perplexity(baseline)", "<", 1.0),
     )
 
     def change(cell, record):
@@ -173,6 +173,7 @@ TWO_STAGES = hypotheses(
     ("accuracy(oelm-freeze) - accuracy(baseline)", ">", 0.0),
     ("accuracy(open) - accuracy(baseline)", "<", 0.0),
     ("loss(open) / loss(baseline)", "~", 0.04),
+    ("macro_f1(open) - macro_f1(baseline)", "<", 0.0),
 )
 STAGED = {"accuracy": {"baseline": 0.85, "freeze-only": 0.75, "oelm-freeze": 0.862, "open": 0.849}, "spread": 0.005}
 STAGED |= {"examples": 1000, "steps": 10}
