@@ -31,7 +31,7 @@ def test_a_study_from_plan_to_status(oelm, tmp_path):
     assert [cell["status"] for cell in json.loads(planned.stdout)["cells"]] == ["pending"] * 4
     trained = oelm("run", study, "--arm", "oelm-freeze", "--seed", 1)
     assert trained.returncode == 0, trained.stderr
-    assert "final (step 12) on validation: accuracy" in trained.stdout
+    assert "validation (step 12): accuracy" in trained.stdout
     compared = oelm("run", study, "--seed", "1")
     assert compared.returncode == 0, compared.stderr
     assert "[1/1] baseline/seed-1: 12 steps" in compared.stderr, "only what is missing runs"
