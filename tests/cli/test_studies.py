@@ -35,7 +35,7 @@ def test_a_study_from_plan_to_status(oelm, tmp_path):
     compared = oelm("run", study, "--seed", "1")
     assert compared.returncode == 0, compared.stderr
     assert "[1/1] baseline/seed-1: 12 steps" in compared.stderr, "only what is missing runs"
-    assert "oelm-freeze - baseline, by seed" in compared.stdout
+    assert "test numbers are shown when the study is complete; missing cells: 2" in compared.stdout
     assert "validation accuracy" in compared.stderr, "progress goes to the standard error"
     status = oelm("status", "runs", "--json")
     rows = {row["cell"]: row for row in json.loads(status.stdout)}
