@@ -61,13 +61,21 @@ def what_would_change(results: Results) -> list[Change]:
 
 
 def _blocking(judged: Iterable[tuple[str, Sequence[Issue]]]) -> Iterator[Change]:
-    about: dict[tuple[str, Message], list[str]] = {}
+    about: dict[Message, list[str]] = {}
     for name, issues in judged:
         for found in issues:
             if found.severity == "invalid":
-                about.setdefault((found.code, found.message), []).append(name)
-    for (code, message), names in about.items():
-        yield Change(about=tuple(dict.fromkeys(names)), message=Message("change-blocked", code=code, what=message))
+                about.setdefault(_blocked_by(found), []).append(name)
+    for message, names in about.items():
+        yield Change(about=tuple(dict.fromkeys(names)), message=message)
+
+
+def _blocked_by(found: Issue) -> Message:
+    """With the place, where that is none of the arms: of what was changed, it is what."""
+    places = tuple(place for place in found.places if place not in found.arms)
+    if not places:
+        return Message("change-blocked", code=found.code, what=found.message)
+    return Message("change-blocked-at", code=found.code, places=places, what=found.message)
 
 
 def _missing(outcomes: Iterable[SeedOutcomes]) -> Iterator[Change]:
@@ -157,19 +165,24 @@ def _of_hypothesis(one: JudgedHypothesis, results: Results) -> Iterator[Message]
     if one.n < 2 or one.estimate.no_variation:
         yield Message("change-more-seeds")
         return
-    margin = _distance(one, results)
-    if margin is not None:
-        yield from _needed(one.estimate, margin, alpha=one.alpha / one.family, shown=margin)
+    distance = _distance(one, results)
+    if distance is not None:
+        margin, shown = distance
+        yield from _needed(one.estimate, margin, alpha=one.alpha / one.family, shown=shown)
 
 
-def _distance(one: JudgedHypothesis, results: Results) -> float | None:
-    """From no difference to the margin, on the scale of the estimate; of a rule about no difference, what matters."""
-    rule, margin, form = one.hypothesis.rule, one.hypothesis.margin, one.hypothesis.estimand.form
-    if form == "value":
+def _distance(one: JudgedHypothesis, results: Results) -> tuple[float, float] | None:
+    """From no difference to the margin, on the scale of the estimate and as it is said; of a rule about no difference,
+    what matters of the primary metric. Nothing is known of what matters of another."""
+    rule, margin, estimand = one.hypothesis.rule, one.hypothesis.margin, one.hypothesis.estimand
+    if estimand.form == "value":
         return None
-    if form == "ratio":
-        margin = math.log1p(margin) if rule == "within" else math.log(margin) if margin > 0 else 0.0
-    return abs(margin) or results.study.compare.margin
+    if estimand.form == "ratio":
+        ratio = 1 + margin if rule == "within" else margin
+        return (abs(math.log(ratio)), abs(ratio - 1)) if ratio > 0 and ratio != 1 else None
+    if margin == 0 and estimand.metric == results.study.compare.metric:
+        margin = results.study.compare.margin or 0.0
+    return (abs(margin), abs(margin)) if margin != 0 else None
 
 
 def _needed(estimate: Estimate, margin: float, *, alpha: float, shown: float) -> Iterator[Message]:
