@@ -1,5 +1,6 @@
 """What would change a verdict: each cause once, with all that it is about; and nothing where there is nothing."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -114,6 +115,32 @@ def test_a_hypothesis_says_what_would_decide_it(tmp_path, spread):
     status = read_results(folder).hypotheses[0].status
     named = {name for about, _ in changes(folder).values() for name in about}
     assert (status == "inconclusive") == ("H" in named) == (spread == 0.02)
+
+
+@pytest.mark.parametrize(
+    ("estimand", "rule", "margin", "says"),
+    [
+        ("loss(freeze-only) - loss(baseline)", "below", 0, None),
+        ("accuracy(freeze-only) - accuracy(baseline)", "above", 0, " 0.01 "),
+        ("loss(freeze-only) - loss(baseline)", "below", 0.001, " 0.001 "),
+        ("accuracy(freeze-only) / accuracy(baseline)", "within", 0.004, " 0.004 "),
+        ("accuracy(freeze-only) / accuracy(baseline)", "above", 1, None),
+    ],
+)
+def test_what_matters_of_one_metric_is_not_what_matters_of_another(tmp_path, estimand, rule, margin, says):
+    hypothesis = {"statement": "s", "estimand": estimand, "rule": rule, "margin": margin}
+    study = aiming(0.01, hypotheses={"H": hypothesis}, seeds=[0, 1, 2])
+    results = read_results(make_runs(tmp_path, study, spread=0.02, **SMALL))
+    assert results.hypotheses[0].status == "inconclusive"
+    said = [str(one.message) for one in what_would_change(results) if "H" in one.about]
+    assert (said == []) if says is None else any(says in one for one in said)
+
+
+def test_what_was_changed_is_named(tmp_path):
+    folder = make_runs(tmp_path, **SMALL)
+    (folder / "study.json").write_text(json.dumps(aiming(0.2).to_dict()))
+    text = changes(folder)["change-blocked-at"][1]
+    assert text.startswith("CHANGED-AFTER-START blocks it: compare.min_effect: was 0.02 when")
 
 
 def test_perplexities_are_relative_throughout(tmp_path):

@@ -185,6 +185,9 @@ def test_seeds_that_were_added_are_in_no_verdict(tmp_path):
     assert results.mean("freeze-only", "accuracy") == before.mean("freeze-only", "accuracy")
     (note,) = changed(results)
     assert "seeds 5, 6 (in no verdict)" in str(note.message)
+    row = next(line for line in str(results).splitlines() if line.startswith("freeze-only "))
+    assert row in str(before), "as many seeds as its mean is of"
+    assert build_content(results).sections, "differences on all metrics are of the planned seeds too"
 
 
 def test_a_hypothesis_that_was_added_is_exploratory(with_hypotheses, pristine, copied):

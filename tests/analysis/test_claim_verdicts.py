@@ -19,6 +19,7 @@ from oelm.claims.load import ledger_from_dict, load_ledger, shipped_ledgers
 from oelm.cli.claims import claims_app
 from oelm.heads.count import freezing_savings
 from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM, OelmGPTForSequenceClassification
+from oelm.runs.lock import lock_study
 from oelm.runs.record import ValidationScore
 from oelm.study import yaml
 from oelm.study.load import load_study
@@ -135,10 +136,10 @@ def test_what_is_beside_a_verdict_does_not_decide(ledger):
 ARMS = {"baseline": {"init": "keep", "freeze": "none"}, "oelm-freeze": {"init": "orthogonal", "freeze": "qk"}}
 
 
-def runs_of(root, name, *, task="sst2", baseline=0.9, treated=0.9, seeds=5, **options):
+def runs_of(root, name, *, task="sst2", baseline=0.9, treated=0.9, seeds=5, stage=(), **options):
     recipe = study_of().to_dict()["recipe"]
     recipe["data"]["task"] = task
-    study = study_of(study=name, recipe=recipe, seeds=list(range(seeds)), arms=ARMS)
+    study = study_of(study=name, recipe=recipe, seeds=list(range(seeds)), second_stage=list(stage), arms=ARMS)
     accuracy = {"baseline": baseline, "oelm-freeze": treated}
     return read_results(make_runs(root, study, accuracy=accuracy, **{"examples": 1000, "steps": 10, **options}))
 
@@ -198,6 +199,18 @@ def test_the_tests_of_a_claim_share_the_5_percent(tmp_path):
     assert "certain by itself, and not as one of 2" in str(both.tests[1].message)
     beside = verdict(claim_with("C1", plain_test("C1", 0, decides=False), one), results)
     assert beside.status == "supported"
+
+
+def test_a_second_stage_is_another_look(tmp_path):
+    """Certain at 5 %, and not at the half of it that each of two looks has; and it is not the shipped study."""
+    claim = claim_with("C1", plain_test("C1", 1))
+    once = verdict(claim, runs_of(tmp_path / "once", "minilm-sst2", treated=0.887))
+    assert once.status == "supported"
+    twice = verdict(claim, runs_of(tmp_path / "twice", "minilm-sst2", treated=0.887, stage=[8, 9]))
+    assert (twice.status, twice.tests[0].value) == ("inconclusive", once.tests[0].value)
+    assert "and not at the 2.5 % that each of the looks has" in str(twice.tests[0].message)
+    changed = twice.tests[0].message.values["what"]
+    assert [one for one in map(str, changed) if one.startswith("second_stage")] == ["second_stage: was [], is [8, 9]"]
 
 
 def test_what_a_check_blocks_is_not_decided(tmp_path, ledger):
@@ -337,6 +350,7 @@ def tuned_runs(root, choices):
     """A study in which the arms of every seed take these places of the grid."""
     parts = {"study": "minilm-sst2", "arms": ARMS, "tune": {"optimizer.lr": [3e-5, 1e-4, 3e-4]}}
     whole = study_of(seeds=list(range(len(choices))), **parts)
+    lock_study(root / whole.name, whole)  # seed by seed it is made, and planned as a whole
     for seed, (baseline, treated) in enumerate(choices):
         best = {"baseline": baseline, "oelm-freeze": treated}
         folder = make_runs(root, study_of(seeds=[seed], **parts), best=best, examples=60, steps=10)

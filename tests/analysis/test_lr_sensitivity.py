@@ -50,7 +50,8 @@ LOSSES = {"baseline": STEEP, "freeze-only": FLAT, "oelm-freeze": FLAT}
 
 def made(root, change, **parts):
     study = study_of(**{**TUNED, **parts})
-    return load(make_runs(root, study, examples=100, steps=10, change=change, best=dict.fromkeys(ARMS, 1)))
+    best = dict.fromkeys(ARMS, 1)
+    return load(make_runs(root, study, examples=100, steps=10, change=change, best=best, second_stage=True))
 
 
 def first_loss(results, arm, seed):
@@ -118,6 +119,13 @@ def test_an_arm_that_learns_at_no_rate_has_none(tmp_path):
     one = results.compare("freeze-only", metric="lr_sensitivity")
     assert one.verdict != "worse", "failing everywhere is not robust"
     assert set(one.outcomes[1].failed) == {0, 1, 2}
+
+
+def test_of_seeds_of_a_second_stage(tmp_path):
+    results = made(tmp_path, with_losses(LOSSES), hypotheses=HYPOTHESES, second_stage=[3, 4])
+    assert list(results.values("baseline", "lr_sensitivity")) == [0, 1, 2, 3, 4]
+    one = results.compare("freeze-only", metric="lr_sensitivity")
+    assert (one.n, [outcome.failed for outcome in one.outcomes]) == (5, [{}, {}])
 
 
 def test_of_seeds_that_share_their_tuning(tmp_path):

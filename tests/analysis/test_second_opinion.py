@@ -317,7 +317,7 @@ def test_every_number_of_a_sentence(both):
 def test_every_number_of_what_would_change(both):
     """Said of the same arms and hypotheses; what checks say has a test of its own."""
     told, again, _ = both
-    of_checks = ("change-blocked", "change-warned")
+    of_checks = ("change-blocked", "change-blocked-at", "change-warned")
     said = [one for one in told["what_would_change"] if one["key"] not in of_checks]
     assert {one["key"] for one in said} == set(again["what_would_change"])
     for key, by_name in again["what_would_change"].items():

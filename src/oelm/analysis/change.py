@@ -62,13 +62,21 @@ def what_would_change(results: Results) -> list[Change]:
 
 
 def _blocking(judged: Iterable[tuple[str, Sequence[Issue]]]) -> Iterator[Change]:
-    about: dict[tuple[str, Message], list[str]] = {}
+    about: dict[Message, list[str]] = {}
     for name, issues in judged:
         for found in issues:
             if found.severity == "invalid":
-                about.setdefault((found.code, found.message), []).append(name)
-    for (code, message), names in about.items():
-        yield Change(about=tuple(dict.fromkeys(names)), message=Message("change-blocked", code=code, what=message))
+                about.setdefault(_blocked_by(found), []).append(name)
+    for message, names in about.items():
+        yield Change(about=tuple(dict.fromkeys(names)), message=message)
+
+
+def _blocked_by(found: Issue) -> Message:
+    """With the place, where that is none of the arms: of what was changed, it is what."""
+    places = tuple(place for place in found.places if place not in found.arms)
+    if not places:
+        return Message("change-blocked", code=found.code, what=found.message)
+    return Message("change-blocked-at", code=found.code, places=places, what=found.message)
 
 
 def _missing(outcomes: Iterable[SeedOutcomes]) -> Iterator[Change]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from oelm.analysis.results import Results, finite_number
-from oelm.study.cells import Cell, grid_points, tuning_seeds
+from oelm.study.cells import Cell, both_stages, grid_points, tuning_seeds
 from oelm.study.study import LR, Study, Value
 
 
@@ -29,7 +29,7 @@ def lr_sensitivities(results: Results, arm: str) -> dict[int, float]:
     Where other settings were tuned as well, a learning rate counts with the best of its trials.
     """
     found = {}
-    for seed in tuning_seeds(results.study) if results.study.tunes_lr else ():
+    for seed in tuning_seeds(both_stages(results.study)) if results.study.tunes_lr else ():
         trials = _lr_trials(results.study, arm, seed)
         at_init = _loss_at_init(results, [trial for some in trials.values() for trial in some])
         losses = [loss for some in trials.values() if (loss := _best_loss(results, some)) is not None]

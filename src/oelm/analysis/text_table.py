@@ -65,7 +65,8 @@ def _table(results: Results) -> list[str]:
     titles = ("arm", "trainable", "n", f"{metric}, final", interval, "spread", "best", difference, _DECIDES, "verdict")
     rows = [titles]
     for arm in results.arms:
-        values = list(results.values(arm, metric).values())
+        counted = results.counted(arm)
+        values = [value for seed, value in results.values(arm, metric).items() if seed in counted]
         final, best = results.mean(arm, metric), results.mean(arm, metric, model="best")
         one = results.comparisons.get(arm)
         rows.append(

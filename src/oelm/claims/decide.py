@@ -1,7 +1,8 @@
 """Decide claims: every test of a claim by counting or by our own records, and the verdict that they give together.
 
 The first test that decides gives the verdict, with its scale. Tests that can decide a claim are one family: they share
-the 5 % (Holm), also those that were not run. A count is exact, and needs neither records nor a correction.
+the 5 % (Holm), also those that were not run. A second stage of a study is another look at it, and shares them too. A
+count is exact, and needs neither records nor a correction.
 
 `out of reach here` is a test without records that needs more than a CPU and what comes with oelm; and a claim of which
 all tests are. It is not asked what this machine has: the same records give the same page everywhere.
@@ -19,6 +20,7 @@ from oelm.analysis.estimands import arms_of, bounds
 from oelm.analysis.hypotheses import JudgedHypothesis, judge_family, measure_hypothesis
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Interval
+from oelm.analysis.stats.power import ALPHA
 from oelm.claims.counting import count_arm
 from oelm.claims.load import shipped_study
 from oelm.claims.schema import Claim, ClaimTest
@@ -173,8 +175,10 @@ def _measure(test: ClaimTest, results: Mapping[str, Results]) -> _Measured:
         return _Measured(test=test, judged=_blank(test.hypothesis), missing=missing)
     there = [results[study] for study in test.studies]
     changed = tuple(change for one in there for change in _changes(one.study))
+    looks = 1 + sum(bool(one.planned.second_stage) for one in there)
     if test.combine is None:
-        return _Measured(test=test, judged=measure_hypothesis(there[0], test.hypothesis), changed=changed)
+        judged = replace(measure_hypothesis(there[0], test.hypothesis), alpha=ALPHA / looks)
+        return _Measured(test=test, judged=judged, changed=changed)
     combined = _combine(there, test)
     p_values = combined.test(test.rule, test.margin)
     judged = replace(
@@ -187,6 +191,7 @@ def _measure(test: ClaimTest, results: Mapping[str, Results]) -> _Measured:
         p_refuted=p_values[1],
         issues=combined.issues,
         survivors_p=p_values,
+        alpha=ALPHA / looks,
     )
     return _Measured(test=test, judged=judged, combined=combined, changed=changed)
 
@@ -274,6 +279,6 @@ def _changes(study: Study) -> list[str]:
     """Where a study that was run departs from the shipped one of its name: it is then another test."""
     if study.name not in shipped_studies():
         return []
-    parts = ("recipe", "tune", "seeds", "arms")
+    parts = ("recipe", "tune", "seeds", "second_stage", "arms")
     both = (shipped_study(study.name).to_dict(), study.to_dict())
     return describe_changes(*(json.loads(json.dumps({part: data[part] for part in parts})) for data in both))

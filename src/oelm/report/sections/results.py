@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import fmean
 
-from oelm.analysis.evidence import difference_estimate
+from oelm.analysis.evidence import difference_estimate, judged_values
 from oelm.analysis.results import Results
 from oelm.format import DASH, format_number, format_step_time
 from oelm.metrics import find_metric
@@ -119,8 +119,8 @@ def _level_cell(results: Results, arm: str, metric: str, split: str) -> TableCel
 
 def _difference_cell(results: Results, arm: str, metric: str, split: str) -> TableCell:
     against = results.study.compare.baseline
-    others = results.values(against, metric, split=split)
-    seeds = [seed for seed in results.values(arm, metric, split=split) if seed in others]
+    one, other = (judged_values(results, name, metric, split=split) for name in (arm, against))
+    seeds = [seed for seed in one if seed in other]
     if not seeds:
         return number_cell(None, "")
     found = difference_estimate(results, arm, against, metric, seeds, split=split)
