@@ -18,7 +18,7 @@ def main() -> None:
     options = parser.parse_args()
     seeds = oelm.load_study("quickstart").seeds
     for number in range(1, options.repetitions + 1):
-        others = [7000 + 10 * number + seed for seed in seeds]  # that no pilot has had
+        others = [8000 + 10 * number + seed for seed in seeds]  # that no pilot has had
         study = oelm.load_study("quickstart", [f"seeds={others}", "recipe.checkpoint.keep=none"])
         print(describe(number, oelm.run(study, out=options.out / str(number))), flush=True)
 

@@ -245,7 +245,7 @@ def test_part_of_a_run_does_not_replace_the_page():
 
 def test_every_script_is_run():
     parts = {"__main__", "result", "sentences", "side_by_side", "table", "resize", "shape_figure", "shapes_file"}
-    parts |= {"cost", "error_rates", "shapes"}  # which are run by themselves
+    parts |= {"cost", "error_rates", "quickstart", "shapes"}  # which are run by themselves
     assert {path.stem for path in BENCHMARKS.glob("*.py")} - parts == set(runner().SCRIPTS)
 
 

@@ -53,7 +53,7 @@ def test_two_at_once_give_the_same_bits_as_one_after_the_other(tmp_path, env):
         path for path in (tmp_path / "two").rglob("*") if path.is_file() and secret.encode() in path.read_bytes()
     ]
     assert oelm.read_record(tmp_path / "two/tiny/baseline/seed-0").provenance.environment["OMP_NUM_THREADS"] == "1"
-    assert "oelm-freeze - baseline, by seed" in two.stdout
+    assert "validation" in two.stdout, "test numbers are for the whole study"
     for cell in CELLS[::2]:
         assert bits_of(tmp_path / "one" / "tiny" / cell) == bits_of(tmp_path / "two" / "tiny" / cell)
     for cell in CELLS[::2]:
