@@ -267,7 +267,7 @@ def corrected(found: Mapping[str, Comparison], *, family: int) -> dict[str, Comp
 
 
 def exploratory_arms(found: Iterable[Comparison]) -> dict[Message, list[str]]:
-    """Those whose verdicts are exploratory, by the reason: an arm that was added later is, beside others that are not."""
+    """Those whose verdicts are exploratory, by the reason: one that was added later may be, and the others not."""
     arms: dict[Message, list[str]] = {}
     for one in found:
         if one.exploratory is not None:

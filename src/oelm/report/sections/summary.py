@@ -38,7 +38,12 @@ def lock_blocks(results: Results) -> list[Block]:
     lock, found = results.lock, lock_issues(results)
     blocks: list[Block] = [Prose(text=say("study-locked", digest=lock.digest[:12]))] if lock is not None else []
     items = tuple(
-        say("lock-issue", code=one.code, severity=say(f"word-{one.severity}"), where=one.where, message=one.message)
+        say(
+            "lock-issue",
+            code=" ".join((one.code, *one.places)),
+            severity=say(f"word-{one.severity}"),
+            message=one.message,
+        )
         for one in found
     )
     return [*blocks, Bullets(items=items)] if items else blocks
