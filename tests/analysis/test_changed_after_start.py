@@ -13,6 +13,7 @@ from oelm.analysis.results import load
 from oelm.analysis.text_table import results_as_dict
 from oelm.cli.main import app
 from oelm.errors import OelmError
+from oelm.report.sections.summary import overall_verdict
 from oelm.report.write import build_content
 from oelm.runs.lock import LOCK_FILE, lock_study, make_lock
 from oelm.study.cells import Cell
@@ -163,6 +164,8 @@ def test_an_arm_that_was_added_is_exploratory_and_in_no_family(pristine, copied)
     added = results.comparisons["new"]
     assert (added.family, added.exploratory.key) == (1, "exploratory-added")
     assert results_as_dict(results)["arms"]["new"]["comparison"]["exploratory"] is True
+    assert "\nExploratory for new: it was added after the first cell was started.\n" in str(results), "and no other"
+    assert "Exploratory for new: it was added" in overall_verdict(results).text.en
     (note,) = changed(results)
     assert (note.severity, str(note.message)) == (
         "note",
@@ -188,6 +191,18 @@ def test_seeds_that_were_added_are_in_no_verdict(tmp_path):
     row = next(line for line in str(results).splitlines() if line.startswith("freeze-only "))
     assert row in str(before), "as many seeds as its mean is of"
     assert build_content(results).sections, "differences on all metrics are of the planned seeds too"
+
+
+def test_an_arm_of_which_only_an_added_seed_has_a_number_is_not_drawn(tmp_path):
+    def change(cell, record):
+        failed = cell.arm == "freeze-only" and cell.seed < 2
+        return replace(record, status="diverged", test={}) if failed else record
+
+    make_runs(tmp_path, study_of(seeds=[0, 1]), change=change, **SMALL)
+    results = load(make_runs(tmp_path, study_of(seeds=[0, 1, 2]), change=change, **SMALL))
+    assert (list(results.values("freeze-only", "accuracy")), results.mean("freeze-only", "accuracy")) == ([2], None)
+    content = build_content(results)
+    assert "2 seeds each" in str(content.sections[0].blocks), "as planned"
 
 
 def test_a_hypothesis_that_was_added_is_exploratory(with_hypotheses, pristine, copied):

@@ -290,7 +290,9 @@ def test_no_seed_in_common(tmp_path):
     results = load(make_runs(tmp_path, study_of(seeds=[0, 1, 2, 3]), change=apart, **SMALL))
     one = results.comparisons["oelm-freeze"]
     assert (one.verdict, one.n) == ("inconclusive", 0)
-    assert str(one.message).startswith("oelm-freeze against baseline is inconclusive: no seed has a accuracy of both; ")
+    assert str(one.message).startswith(
+        "oelm-freeze against baseline is inconclusive: no seed has a value of accuracy in both; "
+    )
     assert "inconclusive" in str(results)
     assert one._repr_html_()
 

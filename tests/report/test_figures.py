@@ -85,9 +85,14 @@ def test_the_verdict_stands_beside_every_arm_in_words_and_color(made):
 
 
 def test_a_verdict_that_is_not_the_intervals_says_what_decided(tmp_path):
+    def change(cell, record):
+        failed = cell.arm == "oelm-freeze" and cell.seed > 2
+        return replace(record, status="diverged", test={}) if failed else record
+
     arms = {**STUDY["arms"], "other-lr": {"init": "keep", "freeze": "qk", "overrides": {"optimizer.lr": 1e-3}}}
-    folder = make_runs(tmp_path, study_of(arms=arms), examples=400, steps=10)
+    folder = make_runs(tmp_path, study_of(arms=arms), examples=400, steps=10, change=change)
     svg = next(one.svg for one in figures_section(read_results(folder)) if one.name == "forest")
+    assert "? inconclusive (seeds failed)" in words(svg)
     assert "× invalid (LR-DIFFERS)" in words(svg)  # noqa: RUF001
 
 

@@ -13,7 +13,7 @@ from oelm.analysis.hypotheses import JudgedHypothesis
 from oelm.analysis.observed_design import merge_seeds
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Interval
-from oelm.analysis.verdicts import Comparison
+from oelm.analysis.verdicts import Comparison, exploratory_arms
 from oelm.format import finite_or_none, format_columns, format_duration, format_interval
 from oelm.metrics import find_metric
 from oelm.study.study import format_overrides
@@ -152,8 +152,11 @@ def _verdicts(results: Results) -> list[str]:
     found = results.comparisons.values()
     odd = [one for one in found if one.verdict == "inconclusive" and one.n > 1 and not one.interval.contains(0)]
     odd += [one for one in found if one not in odd and any(outcome.failed for outcome in one.outcomes)]
-    why = dict.fromkeys(one.exploratory for one in found if one.exploratory is not None)
-    return [*(str(one) for one in odd), *(f"These verdicts are exploratory: {reason}." for reason in why)]
+    lines = [str(one) for one in odd]
+    for reason, arms in exploratory_arms(found).items():
+        which = "These verdicts are exploratory" if len(arms) == len(found) else f"Exploratory for {', '.join(arms)}"
+        lines.append(f"{which}: {reason}.")
+    return lines
 
 
 def _checks(results: Results) -> list[str]:

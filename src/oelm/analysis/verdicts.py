@@ -266,6 +266,15 @@ def corrected(found: Mapping[str, Comparison], *, family: int) -> dict[str, Comp
     }
 
 
+def exploratory_arms(found: Iterable[Comparison]) -> dict[Message, list[str]]:
+    """Those whose verdicts are exploratory, by the reason: one that was added later may be, and the others not."""
+    arms: dict[Message, list[str]] = {}
+    for one in found:
+        if one.exploratory is not None:
+            arms.setdefault(one.exploratory, []).append(one.arm)
+    return arms
+
+
 def in_terms_of(one: Comparison, metric: str) -> Comparison | None:
     """The same comparison by the name of another metric that asks the same; None if that is another question."""
     return _judged(replace(one, metric=metric)) if _same_question(metric, one.metric) else None

@@ -105,7 +105,7 @@ def plot_four_corners(look: FigureContext) -> tuple[str | None, Text]:
         treatment = look.results.study.arms[arm].treatment
         if treatment.init != "keep" and treatment.init not in ORTHONORMAL:
             others.append(arm)
-        elif look.results.values(arm, look.metric):
+        elif look.results.mean(arm, look.metric) is not None:
             corners.setdefault((treatment.init != "keep", treatment.freeze != "none"), []).append(arm)
     if len(corners) < 3:
         return None, say("figure-corners-none", n=len(corners))
@@ -143,7 +143,7 @@ def plot_four_corners(look: FigureContext) -> tuple[str | None, Text]:
 def plot_quality_by_size(look: FigureContext) -> tuple[str | None, Text]:
     """The primary metric against trainable parameters."""
     sizes = {arm: list(look.results.values(arm, "trainable").values()) for arm in look.arms}
-    arms = [arm for arm in look.arms if sizes[arm] and look.results.values(arm, look.metric)]
+    arms = [arm for arm in look.arms if sizes[arm] and look.results.mean(arm, look.metric) is not None]
     if not arms:
         return None, say("figure-size-none", metric=look.metric)
     with drawing(height=2.6 + legend_height(arms)) as draw:

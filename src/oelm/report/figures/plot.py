@@ -67,7 +67,7 @@ def with_interval(draw: Drawing, axes: Axes, look: FigureContext, arm: str, x: f
     )
     draw.mark(seeds, arm=arm, tips=[seed_tip(arm, seed, value) for seed, value in values.items()])
     mean = points_of(axes, [x], [found.mean], style, size=MEAN_SIZE)
-    tip = say("tip-arm", arm=arm, n=len(values), value=format_number(found.mean))
+    tip = say("tip-arm", arm=arm, n=found.n, value=format_number(found.mean))
     draw.mark(mean, arm=arm, tips=[tip])
     return found.mean
 

@@ -8,7 +8,7 @@ from oelm.analysis.change import what_would_change
 from oelm.analysis.hypotheses import JudgedHypothesis
 from oelm.analysis.results import Results
 from oelm.analysis.text_table import lock_issues
-from oelm.analysis.verdicts import Comparison
+from oelm.analysis.verdicts import Comparison, exploratory_arms
 from oelm.message import Text
 from oelm.metrics import find_metric
 from oelm.report.blocks import (
@@ -38,7 +38,12 @@ def lock_blocks(results: Results) -> list[Block]:
     lock, found = results.lock, lock_issues(results)
     blocks: list[Block] = [Prose(text=say("study-locked", digest=lock.digest[:12]))] if lock is not None else []
     items = tuple(
-        say("lock-issue", code=one.code, severity=say(f"word-{one.severity}"), where=one.where, message=one.message)
+        say(
+            "lock-issue",
+            code=" ".join((one.code, *one.places)),
+            severity=say(f"word-{one.severity}"),
+            message=one.message,
+        )
         for one in found
     )
     return [*blocks, Bullets(items=items)] if items else blocks
@@ -65,7 +70,7 @@ def question_section(results: Results) -> list[Block]:
 
 def _amounts(results: Results) -> Text:
     """How many seeds and examples; examples as the records count them, if there are any."""
-    seeds = len(results.study.seeds)
+    seeds = len(results.planned.seeds)
     data = next((record.data for record in results.records.values() if record.data is not None), None)
     tested = next(iter(results.measured), None)
     if data is None or tested is None:
@@ -177,8 +182,13 @@ def overall_verdict(results: Results) -> VerdictBox:
             if arms:
                 verdicts.append(say("overall-group", arms=join_names(arms), verdict=say(f"word-{kind}")))
     sentence = say("overall", against=compare.baseline, metric=compare.metric, verdicts=list_texts(verdicts))
-    why = dict.fromkeys(one.exploratory for one in found if one.exploratory is not None)
-    text = join_texts([sentence, *(say("overall-exploratory", why=reason) for reason in why), *without])
+    exploratory = [
+        say("overall-exploratory", why=reason)
+        if len(arms) == len(found)
+        else say("overall-exploratory-arms", arms=join_names(arms), why=reason)
+        for reason, arms in exploratory_arms(found).items()
+    ]
+    text = join_texts([sentence, *exploratory, *without])
     return VerdictBox(kind=kinds[0] if len(kinds) == 1 else "mixed", text=text)
 
 
