@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from oelm.runs.cell_start import CELL_FILE, StartedCell
+from oelm.runs.lock import LOCK_FILE, make_lock
 from oelm.runs.record import RECORD_FILE, Record, ValidationScore, read_record
 from oelm.study.cells import Cell
 from result import Result, Target, parser_for, tell
@@ -86,15 +87,19 @@ def make(root: Path, options: argparse.Namespace) -> Path:
 
     folder = make_runs(root, replace(study, seeds=(0,)), steps=options.steps, change=change)
     (folder / "study.json").write_text(json.dumps(study.to_dict()))
+    lock = make_lock(study)
+    LOCK_FILE.write(folder, lock)
     for arm in arms:
         first = folder / arm / "seed-0"
         record = read_record(first)
         assert record is not None
         assert record.start is not None
-        for seed in study.seeds[1:]:
+        for seed in study.seeds:
             place = folder / arm / f"seed-{seed}"
-            shutil.copytree(first, place)
-            spec, start = replace(record.spec, seed=seed), replace(record.start, weights=str(seed))
+            if place != first:
+                shutil.copytree(first, place)
+            spec = replace(record.spec, seed=seed)
+            start = replace(record.start, weights=str(seed), lock=lock.digest)
             CELL_FILE.write(place, StartedCell(spec=spec, start=start))
             RECORD_FILE.write(place, replace(record, spec=spec, start=start, batches=str(seed)))
     return folder

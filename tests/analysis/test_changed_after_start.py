@@ -140,8 +140,8 @@ def test_what_touches_a_hypothesis_blocks_that_hypothesis(with_hypotheses, copie
 def test_it_is_first_in_the_report_and_in_check(pristine, copied):
     folder = edit_study(copied(pristine), lambda data: data["compare"].update(min_effect=0.2))
     question = build_content(load(folder)).sections[0]
-    assert "compare.min_effect" in question.blocks[1].items[0].en
-    assert question.blocks[1].items[0].zh
+    assert "compare.min_effect" in question.blocks[0].items[0].en
+    assert question.blocks[0].items[0].zh
     checked = CliRunner().invoke(app, ["check", str(folder)])
     assert (checked.exit_code, checked.stdout.splitlines()[1].split()[:2]) == (1, ["invalid", CODE])
 

@@ -78,8 +78,7 @@ def test_the_verdict_names_every_arm_with_its_numbers(made):
 
 
 def test_the_question_is_said_in_words(made):
-    lock, asked, how = (block.text for block in section(made.content, "question").blocks)
-    assert made.results.lock.digest[:12] in lock.en
+    asked, how = (block.text for block in section(made.content, "question").blocks)
     assert asked.en == (
         "Does it change the accuracy (higher is better) of minilm-l6 on sst2 to train it as "
         "freeze-only, oelm-freeze, oelm-nofreeze, oelm-random_2 instead of baseline?"
@@ -87,7 +86,8 @@ def test_the_question_is_said_in_words(made):
     assert how.en == (
         "5 seeds each, trained on 60,000 examples and tested on 2,000 (validation). Every seed takes its own best of 3 "
         "settings of optimizer.lr on the validation split. The smallest effect of interest is 0.02: a smaller "
-        "difference would not matter. 3 hypotheses were written down beforehand; every other comparison is exploratory."
+        "difference would not matter. 3 hypotheses were written down beforehand; every other comparison is exploratory. "
+        f"What is tested was locked when the first cell was started (lock.json, SHA-256 {made.results.lock.digest[:12]})."
     )
     assert "每组 5 个种子" in how.zh
 

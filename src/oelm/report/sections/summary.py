@@ -34,9 +34,7 @@ _MOST_LINES = 7  # verdicts that fit on the first screen; more are folded
 
 
 def lock_blocks(results: Results) -> list[Block]:
-    """Which plan this is, and how the study departs from it: before anything else is read."""
-    lock, found = results.lock, lock_issues(results)
-    blocks: list[Block] = [Prose(text=say("study-locked", digest=lock.digest[:12]))] if lock is not None else []
+    """How the study departs from what was locked: before anything else is read."""
     items = tuple(
         say(
             "lock-issue",
@@ -44,9 +42,9 @@ def lock_blocks(results: Results) -> list[Block]:
             severity=say(f"word-{one.severity}"),
             message=one.message,
         )
-        for one in found
+        for one in lock_issues(results)
     )
-    return [*blocks, Bullets(items=items)] if items else blocks
+    return [Bullets(items=items)] if items else []
 
 
 def question_section(results: Results) -> list[Block]:
@@ -65,6 +63,8 @@ def question_section(results: Results) -> list[Block]:
     how = [_amounts(results), _tuning(results), _margin(results)]
     if study.hypotheses:
         how.append(say("question-hypotheses", n=len(study.hypotheses)))
+    if results.lock is not None:
+        how.append(say("study-locked", digest=results.lock.digest[:12]))
     return [Prose(text=asked), Prose(text=join_texts(how))]
 
 
