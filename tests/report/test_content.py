@@ -86,8 +86,9 @@ def test_the_question_is_said_in_words(made):
     assert how.en == (
         "5 seeds each, trained on 60,000 examples and tested on 2,000 (validation). Every seed takes its own best of 3 "
         "settings of optimizer.lr on the validation split. The smallest effect of interest is 0.02: a smaller "
-        "difference would not matter. 3 hypotheses were written down beforehand; every other comparison is exploratory. "
-        f"What is tested was locked when the first cell was started (lock.json, SHA-256 {made.results.lock.digest[:12]})."
+        "difference would not matter. 3 hypotheses were written down beforehand; every other comparison is"
+        " exploratory. What is tested was locked when the first cell was started "
+        f"(lock.json, SHA-256 {made.results.lock.digest[:12]})."
     )
     assert "每组 5 个种子" in how.zh
 
