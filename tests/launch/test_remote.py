@@ -472,7 +472,8 @@ def test_fetching_brings_everything_but_what_belongs_there(made, cluster, tmp_pa
     assert fetch_records(made, here=out / "made", models=False, cluster=cluster, log=pytest.fail) == 6
     kept = {"record.json", "cell.json", "steps.jsonl", "predictions.parquet", "log.txt", "tensorboard/events"}
     assert files_in(out / "made" / cell) == kept
-    assert {path.name for path in (out / "made").iterdir() if path.is_file()} == {"run.log", "simple_baseline.json"}
+    brought = {path.name for path in (out / "made").iterdir() if path.is_file()}
+    assert brought == {"lock.json", "run.log", "simple_baseline.json"}
     for name in kept:
         assert (out / "made" / cell / name).read_bytes() == (there / cell / name).read_bytes()
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.parquet")}
