@@ -10,16 +10,17 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: quickstart test check lint bench compat torture clean help
 
 quickstart: $(READY) ## compare three treatments of a small pretrained model, four seeds each, and make the report
-	$(BIN)/oelm run quickstart
+	$(BIN)/oelm run quickstart --workers 2
 	@echo "The report, and what it says:"
 	@$(BIN)/oelm report runs/quickstart
 	@echo "The records: runs/quickstart (a folder a cell), and: $(BIN)/oelm status"
 	@echo "Then: $(BIN)/oelm studies ls, and docs/studies.md to write your own."
 
+# Three processes on two cores: tests that wait for Slurm or sshd leave room for others.
 test: lint ## everything: lint, formatting, types, all tests
 	@sh tests/install_browser.sh
 	@sh tests/cluster/install.sh
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 check: lint ## the quick loop: lint, types, fast tests
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"

@@ -57,9 +57,11 @@ def judge_stages(d_BAS: Array, first: int, margin: float) -> Array:
     return np.where(early != 0, early, judge(d_BAS, margin, ALPHA / 2))
 
 
-def judge_with_failures(d_BAS: Array, failed_BAS: NDArray[np.bool_], margin: float, worst: float) -> Array:
-    """Failures in the treated arms: the verdict must hold without them and with them at the worst value."""
+def judge_with_failures(d_BAS: Array, failed_BAS: NDArray[np.bool_], margin: float, worst: float | Array) -> Array:
+    """The verdict must hold without failures and with them at the worst value: below 0 in a treated arm, above it in
+    the baseline. That a treated arm is worse than a baseline without failures needs no more than the other seeds."""
     B, A, S = d_BAS.shape
+    adds_BA = ~(failed_BAS & (np.broadcast_to(worst, d_BAS.shape) >= 0)).any(-1)
     differs, equal = np.ones((B, A)), np.ones((B, A))
     worst_differs, worst_equal = p_values(np.where(failed_BAS, worst, d_BAS), margin)
     worst_sign = np.sign(np.where(failed_BAS, worst, d_BAS).mean(-1))
@@ -75,7 +77,8 @@ def judge_with_failures(d_BAS: Array, failed_BAS: NDArray[np.bool_], margin: flo
             differs[at], equal[at] = alone_differs, alone_equal
         else:
             is_one_way = signs[at] == worst_sign[at]
-            differs[at] = np.where(is_one_way, np.maximum(alone_differs, worst_differs[at]), 1.0)
+            both = np.where(is_one_way, np.maximum(alone_differs, worst_differs[at]), 1.0)
+            differs[at] = np.where(adds_BA[at] & (signs[at] < 0), alone_differs, both)
             equal[at] = np.maximum(alone_equal, worst_equal[at])
     return np.where(holm(equal) < ALPHA, 2, np.where(holm(differs) < ALPHA, signs, 0))
 
@@ -86,6 +89,13 @@ def draw(random: np.random.Generator, number: int, arms: int, n: int, effect: fl
     return values[:, 1:] - values[:, :1] + effect
 
 
+def fail_alike(random: np.random.Generator, shape: tuple[int, ...]) -> tuple[NDArray[np.bool_], Array]:
+    """One seed in five fails, of the baseline as of the treated arms; and the difference that it then counts as."""
+    B, _, S = shape
+    arm_BAS, base_B1S = random.random(shape) < 0.2, random.random((B, 1, S)) < 0.2
+    return arm_BAS | base_B1S, WORST * (arm_BAS.astype(float) - base_B1S)
+
+
 def rates(number: int, *, n: int, arms: int, random: np.random.Generator) -> dict[str, float]:
     alpha = ALPHA / (arms - 1)
     same = draw(random, number, arms, n)
@@ -94,6 +104,7 @@ def rates(number: int, *, n: int, arms: int, random: np.random.Generator) -> dic
     margin = decidable(n, alpha=alpha)
     failed = random.random(same.shape) < 0.2
     counted = judge_with_failures(same, failed, 2 * margin, WORST)
+    either, at = fail_alike(random, same.shape)
     more = np.concatenate([same, draw(random, number, arms, n)], axis=-1)
     return {
         "false": float(np.isin(judge(same, 1e-9), (1, -1)).any(axis=1).mean()),
@@ -101,6 +112,7 @@ def rates(number: int, *, n: int, arms: int, random: np.random.Generator) -> dic
         "equivalent": float((judge(same, margin) == 2).mean()),
         "failing": float((counted[failed.any(-1)] == 2).mean()),
         "lucky": float((counted == 2).mean()),
+        "alike": float(np.isin(judge_with_failures(same, either, 1e-9, at), (1, -1)).any(axis=1).mean()),
         "stages": float(np.isin(judge_stages(more, n, 1e-9), (1, -1)).any(axis=1).mean()),
     }
 
@@ -149,14 +161,15 @@ def main() -> None:
     print("false: identical arms, any called better or worse (at most 5 %)")
     print("found, equivalent: a difference that is promised to be found, arms that are alike (80 % or more)")
     print("failing: one seed in five fails; `equivalent` of arms in which one did. lucky: of all arms")
+    print("alike: false, where one seed in five fails in every arm and in the baseline (at most 5 %)")
     print("stages: false, with as many seeds again in a planned second stage (at most 5 %)")
-    names = ("seeds", "arms", "false", "found", "equivalent", "failing", "lucky", "stages")
-    print(" ".join(f"{name:>{width}}" for name, width in zip(names, (5, 5, 8, 8, 11, 8, 8, 8), strict=True)))
+    names = ("seeds", "arms", "false", "found", "equivalent", "failing", "lucky", "alike", "stages")
+    print(" ".join(f"{name:>{width}}" for name, width in zip(names, (5, 5, 8, 8, 11, 8, 8, 8, 8), strict=True)))
     for n in (2, 3, 5, 10, 20):
         for arms in (2, 3, 6):
             row = rates(number, n=n, arms=arms, random=np.random.default_rng([n, arms]))
             shown = " ".join(
-                f"{value:{width}.2%}" for value, width in zip(row.values(), (8, 8, 11, 8, 8, 8), strict=True)
+                f"{value:{width}.2%}" for value, width in zip(row.values(), (8, 8, 11, 8, 8, 8, 8), strict=True)
             )
             print(f"{n:>5} {arms:>5} {shown}", flush=True)
     print("\nnested: arms that are the same, each seed with the best of its own grid, any called better or worse")

@@ -16,7 +16,7 @@ import transformers
 from torch import nn
 
 import oelm
-from oelm.bench.flops import ceiling
+from oelm.bench.flops import Ceiling, work_of
 from oelm.models.dropout import use_fast_dropout_
 from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM
 from oelm.study.recipe import OptimizerConfig
@@ -130,8 +130,9 @@ def _family(name: str, shape: Shape, *, budget: float, steps: int) -> Result:
     torch.manual_seed(0)
     untreated, frozen = build(shape), build(shape)
     frozen.load_state_dict(untreated.state_dict())
-    applied = oelm.apply(frozen, init="orthogonal", freeze="qk", keep_undo=False)
-    saving = ceiling(applied, batch=shape.batch, length=shape.length).saving
+    oelm.apply(frozen, init="orthogonal", freeze="qk", keep_undo=False)
+    before, after = (work_of(model, batch=shape.batch, length=shape.length) for model in (untreated, frozen))
+    saving = Ceiling(baseline=before, treated=after).saving
     works = {"frozen": _step(frozen, shape), "untreated": _step(untreated, shape)}
     turns = take_turns({who: lambda work=work: seconds_of(work, steps) for who, work in works.items()}, budget=budget)
     found = turns.result(

@@ -191,7 +191,7 @@ def _data(root: Path, runs: int) -> Iterator[Result]:
         place = root / "baseline" / f"seed-{number}"
         place.mkdir()
         shutil.copyfile(root / "baseline/seed-0/cell.json", place / "cell.json")
-    seconds = [seconds_of(lambda: check_data(cell, root, prepared)) for _ in range(runs)]
+    seconds = [seconds_of(lambda: check_data(cell, root, prepared.facts)) for _ in range(runs)]
     yield _seconds("data cache", f"compared with those of {MANY:,} cells", min(seconds))
 
 

@@ -15,7 +15,8 @@ import torch
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ["OMP_NUM_THREADS"] = "1"  # two test processes, and what they start, share two cores
+os.environ["OMP_NUM_THREADS"] = "1"  # test processes, and what they start, share two cores
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes for it, each of which imports torch
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some virtual machines show AMX, and end who uses it
 
 import transformers
@@ -25,6 +26,7 @@ import forked
 transformers.utils.logging.set_verbosity(40)
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(1)
+os.fsync = lambda descriptor: os.fstat(descriptor) and None  # nobody cuts the power; waiting for disks is minutes
 # Launches of tests are not those of the user.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="oelm-state-")
 # What is started in the background, as CI may start us, ignores a Ctrl-C, and so would all that we start.
@@ -60,17 +62,21 @@ def forked_python(monkeypatch):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Files with slow tests first in either half of the list, and quick ones after them.
+    """Files with slow tests first in every part of the list, and quick ones after them.
 
-    Two test processes have a half each. Who is done first takes from the end of the other's, which is quick then, and
+    Every test process begins with a part. Who is done first takes from the end of another's, which is quick then, and
     no file that is slow to set up is divided.
     """
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     files = [list(tests) for _, tests in itertools.groupby(items, lambda item: item.path)]
     slow = [tests for tests in files if any(item.get_closest_marker("slow") for item in tests)]
     quick = [item for tests in files if tests not in slow for item in tests]
-    first, second = (list(itertools.chain(*half)) for half in (slow[::2], slow[1::2]))
-    room = max(0, len(items) // 2 - len(first))
-    items[:] = [*first, *quick[:room], *second, *quick[room:]]
+    parts = [list(itertools.chain(*slow[number::processes])) for number in range(processes)]
+    for part in parts[:-1]:
+        room = max(0, len(items) // processes - len(part))
+        part += quick[:room]
+        del quick[:room]
+    items[:] = [*itertools.chain(*parts), *quick]
 
 
 def pytest_unconfigure():

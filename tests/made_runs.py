@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
+import io
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,38 +86,73 @@ def make_runs(
     (folder / "study.json").write_text(json.dumps(study.to_dict()))
     lock = lock_study(folder, study).digest
     write_floor(folder, accuracy=0.3, majority=1 / classes, classes=classes)
-    hardness = np.random.default_rng(7).random(examples)
-    labels = np.random.default_rng(8).integers(0, classes, examples)
     run = both_stages(study) if second_stage else study
     for cell in (*tuning_cells(run), *compared_cells(run)):
         grid = study.tune.grid.items() if study.tune is not None else ()
         tuned = tuple((path, values[(best or {}).get(cell.arm, len(values) // 2)]) for path, values in grid)
         spec = resolve_cell(study, cell, tuned if cell.point is None else None)
-        draw = np.random.default_rng([cell.seed, list(study.arms).index(cell.arm)])
         known = accuracy or {}
-        target = known.get(str(cell), known.get(cell.arm, 0.9)) + spread * draw.standard_normal()
-        target -= 0.05 * (cell.point is not None and cell.point != tuned)
-        seed_noise = np.random.default_rng([cell.seed, 99]).standard_normal(examples) * 0.05
-        difficulty = hardness + seed_noise + 0.02 * draw.standard_normal(examples)
-        right = difficulty <= np.quantile(difficulty, np.clip(target, 0.0, 1.0))
-        predicted = np.where(right, labels, (labels + 1) % classes)
-        loss = np.where(right, 0.1, 1.5) + 0.01 * draw.random(examples)
-        record = _record(spec, _metrics(labels, predicted, loss), len(labels), steps, lock)
+        made = _outcome(
+            cell.seed,
+            list(study.arms).index(cell.arm),
+            accuracy=known.get(str(cell), known.get(cell.arm, 0.9)),
+            less=0.05 * (cell.point is not None and cell.point != tuned),
+            spread=spread,
+            examples=examples,
+            classes=classes,
+        )
+        record = _record(spec, dict(made.metrics), examples, steps, lock)
         changed = change(cell, record) if change is not None else record
         if changed is not None:
             place = folder / cell.folder
             place.mkdir(parents=True, exist_ok=True)
             CELL_FILE.write(place, StartedCell(spec=changed.spec, start=changed.start))
-            RECORD_FILE.write(place, changed)
-            _write_steps(place, changed, steps)
-            kept = Predictions(row=np.arange(len(labels)), label=labels, prediction=predicted, loss=loss)
-            keep_predictions(place, kept) if cell.point is None else seal_files(place)
+            recipe, freeze = changed.spec.recipe, changed.spec.treatment.freeze
+            log = _steps_log(changed.spec.seed, freeze, rates=changed.lr, last=recipe.optimizer.lr, steps=steps)
+            (place / STEPS).write_text(log)
+            if cell.point is None:
+                (place / PREDICTIONS).write_bytes(made.predictions)
+            files = {name: digest for name in (STEPS, PREDICTIONS) if (digest := digest_file(place / name)) is not None}
+            RECORD_FILE.write(place, replace(changed, files=files))
     return folder
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a cell is said to have answered."""
+
+    metrics: dict[str, float]
+    predictions: bytes
+    """The content of its file."""
+
+
+# Most tests have the same cells: what does not hang on the study is made once.
+@functools.cache
+def _outcome(
+    seed: int, arm: int, *, accuracy: float, less: float, spread: float, examples: int, classes: int
+) -> _Outcome:
+    draw = np.random.default_rng([seed, arm])
+    target = accuracy + spread * draw.standard_normal() - less
+    hardness = np.random.default_rng(7).random(examples)
+    labels = np.random.default_rng(8).integers(0, classes, examples)
+    seed_noise = np.random.default_rng([seed, 99]).standard_normal(examples) * 0.05
+    difficulty = hardness + seed_noise + 0.02 * draw.standard_normal(examples)
+    right = difficulty <= np.quantile(difficulty, np.clip(target, 0.0, 1.0))
+    predicted = np.where(right, labels, (labels + 1) % classes)
+    loss = np.where(right, 0.1, 1.5) + 0.01 * draw.random(examples)
+    kept = Predictions(row=np.arange(examples), label=labels, prediction=predicted, loss=loss)
+    file = io.BytesIO()
+    write_predictions(file, _of_both_models(kept))  # type: ignore[arg-type]
+    return _Outcome(metrics=_metrics(labels, predicted, loss), predictions=file.getvalue())
+
+
+def _of_both_models(kept: Predictions, split: str = "validation") -> dict[Any, Predictions]:
+    return {("final", split): kept, ("best", split): kept}
 
 
 def keep_predictions(place: Path, kept: Predictions, split: str = "validation") -> None:
     """The same of the final and of the best model."""
-    write_predictions(place / PREDICTIONS, {("final", split): kept, ("best", split): kept})
+    write_predictions(place / PREDICTIONS, _of_both_models(kept, split))
     seal_files(place)
 
 
@@ -279,13 +316,14 @@ def _metrics(labels: Any, predicted: Any, loss: Any) -> dict[str, float]:
     return found | ({"f1": float(f1[1])} if len(f1) == 2 else {}) | {"loss": float(loss.mean())}
 
 
-def _write_steps(place: Path, record: Record, steps: int) -> None:
-    random = np.random.default_rng(record.spec.seed)
-    slower = 0.95 if record.spec.treatment.freeze == "qk" else 1.0
-    rates, last = dict(record.lr), record.spec.recipe.optimizer.lr
+@functools.cache
+def _steps_log(seed: int, freeze: str, *, rates: tuple[tuple[int, float], ...], last: float, steps: int) -> str:
+    random = np.random.default_rng(seed)
+    slower = 0.95 if freeze == "qk" else 1.0
+    known = dict(rates)
     lines = []
     for step in range(1, steps + 1):
-        last = rates.get(step, last)
+        last = known.get(step, last)
         row = Step(
             step=step,
             loss=float(0.1 + 0.6 * np.exp(-3 * step / steps) + 0.02 * random.random()),
@@ -294,7 +332,7 @@ def _write_steps(place: Path, record: Record, steps: int) -> None:
             seconds=float(slower * (0.265 + 0.01 * random.random())),
         )
         lines.append(format_step(row))
-    (place / STEPS).write_text("".join(lines))
+    return "".join(lines)
 
 
 TEXT: dict[str, Any] = {

@@ -83,6 +83,7 @@ LIGHT = f"heavy = {HEAVY} & set(sys.modules); assert not heavy, heavy"
 READING = "import sys, oelm; r = oelm.load({folder!r}); str(r); r.table(); r.checks; {more}"
 
 
+@pytest.mark.slow
 def test_the_reading_needs_no_torch(tmp_path):
     """A laptop with the records is enough."""
     from made_runs import make_runs
@@ -93,6 +94,7 @@ def test_the_reading_needs_no_torch(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_commands_that_read_or_plan_need_no_torch(tmp_path):
     """One after the other in one process: what one of them imports is found right after it."""
     from made_runs import make_runs
@@ -116,6 +118,7 @@ for words in {commands}:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_heads_needs_no_transformers():
     """The method is torch only; transformers is imported where its models are loaded or trained."""
     code = (

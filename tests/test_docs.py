@@ -53,6 +53,7 @@ def own_tables() -> Iterator[None]:
         table.update(known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_tables: None, capsys: pytest.CaptureFixture[str]

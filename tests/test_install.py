@@ -292,13 +292,14 @@ def test_the_lab_runs_a_study_and_reports_it_without_figures(lab, tmp_path):
 # -- sizes ---------------------------------------------------------------------------------------------------------
 
 
-def test_all_pages_name_the_same_sizes():
+def test_all_pages_name_the_same_sizes_and_times():
     english, chinese, makefile = (
         (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md", "Makefile")
     )
     (whole,) = re.findall(r"Setting up .venv \(.*about ([\d.]+) GB\)", makefile)
     assert f"about {whole} GB, once" in english
     assert f"约 {whole} GB" in chinese
+    assert re.findall(r"about (\d+) minutes", english) == re.findall(r"约需 (\d+) 分钟", chinese)
     rows = r"^\| `(pip install .*?)` \|.*\| ([\d.]+) GB \|$"
     sizes = re.findall(rows, english, re.MULTILINE)
     assert len(sizes) == 4

@@ -158,7 +158,7 @@ def test_seeds_are_pinned():
 
 def test_help_shows_every_keyword_of_apply_with_its_default():
     shown = inspect.signature(oelm.apply).parameters
-    assert list(shown)[:4] == ["model", "treatment", "seed", "keep_undo"]
+    assert list(shown)[:4] == ["model", "treatment", "seed", "inputs"]
     for field in dataclasses.fields(oelm.Treatment):
         assert shown[field.name].default == field.default
         assert shown[field.name].kind is inspect.Parameter.KEYWORD_ONLY

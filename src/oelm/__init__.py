@@ -11,51 +11,59 @@ from oelm.errors import explain_import
 from oelm.models.register import register_with_transformers
 from oelm.version import __version__
 
-if TYPE_CHECKING:
-    from oelm.analysis.checks.registry import Issue
-    from oelm.analysis.results import Results, load
-    from oelm.analysis.verdicts import Comparison
-    from oelm.claims.judge import judge_claim
-    from oelm.claims.load import load_ledger
-    from oelm.data.tasks import Hub, Task, register_task
-    from oelm.errors import (
-        AuditFailed,
-        CellError,
-        DataError,
-        DiskError,
-        FolderError,
-        MissingPart,
-        ModelError,
-        OelmError,
-        ReportError,
-        Stopped,
-        StudyError,
-        TreatmentError,
-        UnknownLayout,
-    )
-    from oelm.facts import Counts
-    from oelm.heads.applied import Applied
-    from oelm.heads.apply import apply
-    from oelm.heads.audit import Audit, Finding
-    from oelm.heads.count import count
-    from oelm.heads.find import find_heads
-    from oelm.heads.layouts import Layout, register_layout
-    from oelm.heads.measure import Orthonormality, orthonormality
-    from oelm.heads.projection import HeadView
-    from oelm.heads.prove import prove_layout
-    from oelm.heads.save import from_pretrained
-    from oelm.heads.trainer import AuditCallback
-    from oelm.launch.plan import Plan, plan
-    from oelm.launch.run import run
-    from oelm.metrics import Metric, register_metric
-    from oelm.report.write import write_report
-    from oelm.runs.record import Record, read_record
-    from oelm.seeds import seed_for
-    from oelm.study.cells import Cell
-    from oelm.study.load import load_study
-    from oelm.study.optimizers import register_optimizer
-    from oelm.study.study import Study
-    from oelm.treatment import Treatment, Unfreeze
+if TYPE_CHECKING:  # what is renamed to its own name is exported, as type checkers see it
+    from oelm.analysis.checks.registry import Issue as Issue
+    from oelm.analysis.results import Results as Results
+    from oelm.analysis.results import load as load
+    from oelm.analysis.verdicts import Comparison as Comparison
+    from oelm.claims.judge import judge_claim as judge_claim
+    from oelm.claims.load import load_ledger as load_ledger
+    from oelm.data.tasks import Hub as Hub
+    from oelm.data.tasks import Task as Task
+    from oelm.data.tasks import register_task as register_task
+    from oelm.errors import AuditFailed as AuditFailed
+    from oelm.errors import CellError as CellError
+    from oelm.errors import DataError as DataError
+    from oelm.errors import DiskError as DiskError
+    from oelm.errors import FolderError as FolderError
+    from oelm.errors import MissingPart as MissingPart
+    from oelm.errors import ModelError as ModelError
+    from oelm.errors import OelmError as OelmError
+    from oelm.errors import ReportError as ReportError
+    from oelm.errors import Stopped as Stopped
+    from oelm.errors import StudyError as StudyError
+    from oelm.errors import TreatmentError as TreatmentError
+    from oelm.errors import UnknownLayout as UnknownLayout
+    from oelm.facts import Counts as Counts
+    from oelm.heads.applied import Applied as Applied
+    from oelm.heads.apply import apply as apply
+    from oelm.heads.audit import Audit as Audit
+    from oelm.heads.audit import Finding as Finding
+    from oelm.heads.count import count as count
+    from oelm.heads.find import find_heads as find_heads
+    from oelm.heads.layouts import Layout as Layout
+    from oelm.heads.layouts import register_layout as register_layout
+    from oelm.heads.measure import Orthonormality as Orthonormality
+    from oelm.heads.measure import orthonormality as orthonormality
+    from oelm.heads.projection import HeadView as HeadView
+    from oelm.heads.prove import prove_layout as prove_layout
+    from oelm.heads.save import from_pretrained as from_pretrained
+    from oelm.heads.trainer import AuditCallback as AuditCallback
+    from oelm.launch.plan import Plan as Plan
+    from oelm.launch.plan import plan as plan
+    from oelm.launch.run import run as run
+    from oelm.metrics import Metric as Metric
+    from oelm.metrics import register_metric as register_metric
+    from oelm.report.write import write_report as write_report
+    from oelm.runs.record import Record as Record
+    from oelm.runs.record import read_record as read_record
+    from oelm.seeds import seed_for as seed_for
+    from oelm.study.cells import Cell as Cell
+    from oelm.study.load import load_study as load_study
+    from oelm.study.optimizers import register_optimizer as register_optimizer
+    from oelm.study.study import Study as Study
+    from oelm.treatment import Treatment as Treatment
+    from oelm.treatment import Unfreeze as Unfreeze
 
 _HOMES = {
     "Applied": "heads.applied",
@@ -112,61 +120,7 @@ _HOMES = {
     "write_report": "report.write",
 }
 
-__all__ = [
-    "Applied",
-    "Audit",
-    "AuditCallback",
-    "AuditFailed",
-    "Cell",
-    "CellError",
-    "Comparison",
-    "Counts",
-    "DataError",
-    "DiskError",
-    "Finding",
-    "FolderError",
-    "HeadView",
-    "Hub",
-    "Issue",
-    "Layout",
-    "Metric",
-    "MissingPart",
-    "ModelError",
-    "OelmError",
-    "Orthonormality",
-    "Plan",
-    "Record",
-    "ReportError",
-    "Results",
-    "Stopped",
-    "Study",
-    "StudyError",
-    "Task",
-    "Treatment",
-    "TreatmentError",
-    "Unfreeze",
-    "UnknownLayout",
-    "__version__",
-    "apply",
-    "count",
-    "find_heads",
-    "from_pretrained",
-    "judge_claim",
-    "load",
-    "load_ledger",
-    "load_study",
-    "orthonormality",
-    "plan",
-    "prove_layout",
-    "read_record",
-    "register_layout",
-    "register_metric",
-    "register_optimizer",
-    "register_task",
-    "run",
-    "seed_for",
-    "write_report",
-]
+__all__ = ["__version__", *_HOMES]
 
 register_with_transformers()
 

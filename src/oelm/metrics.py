@@ -10,20 +10,22 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, get_args
 
 from oelm.errors import StudyError, did_you_mean
 from oelm.format import Relative
+
+if TYPE_CHECKING:  # a study file is checked without waiting for numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Classes = NDArray[np.int64]
 
 ROUNDING = 1e-6
 """By which a measurement may be outside of its range."""
 Direction = Literal["higher", "lower"]
 Kind = Literal["predictions", "loss", "curve", "count", "time", "memory", "tuning"]
-Classes = NDArray[np.int64]
-ClassMetric = Callable[[Classes, Classes, int], float]
+ClassMetric = Callable[["Classes", "Classes", int], float]
 """(labels, predictions, number of classes) of all examples of a split."""
 
 
@@ -67,7 +69,7 @@ class Metric:
 
 def _accuracy(labels: Classes, predicted: Classes, classes: int) -> float:
     confusion = _confusion(labels, predicted, classes)
-    return float(np.trace(confusion) / confusion.sum())
+    return float(confusion.trace() / confusion.sum())
 
 
 def _macro_f1(labels: Classes, predicted: Classes, classes: int) -> float:
@@ -82,7 +84,7 @@ def _binary_f1(labels: Classes, predicted: Classes, classes: int) -> float:
 
 def _matthews(labels: Classes, predicted: Classes, classes: int) -> float:
     confusion = _confusion(labels, predicted, classes)
-    total, right = confusion.sum(), np.trace(confusion)
+    total, right = confusion.sum(), confusion.trace()
     actual, guessed = confusion.sum(1), confusion.sum(0)
     spread = math.sqrt(float(total**2 - guessed @ guessed)) * math.sqrt(float(total**2 - actual @ actual))
     return float((right * total - actual @ guessed) / spread) if spread else 0.0
@@ -90,14 +92,16 @@ def _matthews(labels: Classes, predicted: Classes, classes: int) -> float:
 
 def _confusion(labels: Classes, predicted: Classes, classes: int) -> NDArray[np.float64]:
     """(classes, classes): how often each label was given each prediction."""
+    import numpy as np
+
     return np.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes).astype(float)
 
 
 def _f1_by_class(labels: Classes, predicted: Classes, classes: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """F1 of every class, and which classes have one: those that are there or predicted."""
     confusion = _confusion(labels, predicted, classes)
-    right, actual, guessed = np.diag(confusion), confusion.sum(1), confusion.sum(0)
-    return 2 * right / np.maximum(actual + guessed, 1), actual + guessed > 0
+    right, actual, guessed = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    return 2 * right / (actual + guessed).clip(1), actual + guessed > 0
 
 
 def _quality(name: str, compute: ClassMetric, *, low: float = 0) -> Metric:
@@ -165,6 +169,8 @@ def register_metric(name: str, compute: ClassMetric, *, direction: Direction) ->
 
 def _try_out(metric: Metric) -> None:
     """Fail here rather than after an hour of training."""
+    import numpy as np
+
     labels, predicted = np.array([0, 1, 1, 0, 1]), np.array([0, 1, 0, 0, 1])
     try:
         assert metric.compute is not None
@@ -196,10 +202,9 @@ def class_metrics(names: Iterable[str], labels: Classes, predicted: Classes, cla
 
 def check_ranges(metrics: Mapping[str, float]) -> None:
     """Raises a ValueError for a measurement that cannot be one. What a user has registered can be anything."""
-    for metric in (_METRICS[name] for name in metrics if name in _BUILT_IN):
-        value = metrics[metric.name]
-        if not metric.low - ROUNDING <= value <= metric.high + ROUNDING:
-            raise ValueError(f"{metric.name} is {value}, and can be from {metric.low:g} to {metric.high:g}")
+    for name, value in metrics.items():
+        if name in _BUILT_IN and not (metric := _METRICS[name]).low - ROUNDING <= value <= metric.high + ROUNDING:
+            raise ValueError(f"{name} is {value}, and can be from {metric.low:g} to {metric.high:g}")
 
 
 def is_higher_better(name: str) -> bool:

@@ -16,18 +16,25 @@ Init = Literal[
     "polar",
     "orthogonalize-global",
     "orthogonal-global",
+    "frames",
     "identity",
     "gaussian",
+    "zero",
 ]
 Freeze = Literal["none", "q", "k", "qk"]
 Bias = Literal["freeze", "train"]
 UnfreezeOrder = Literal["top-down", "bottom-up"]
 Role = Literal["q", "k"]
 
-# Inits whose every head block has orthonormal rows (times a scale).
-ORTHONORMAL: frozenset[str] = frozenset(get_args(Init)) - {"keep", "gaussian"}
+RowGeometry = Literal["orthonormal", "orthogonal", "any"]
+Scale = Literal["unit", "match", "keep"]
+
 # Inits whose weights do not depend on those that they replace.
-DRAWN: frozenset[str] = frozenset({"orthogonal", "orthogonal-global", "identity", "gaussian"})
+DRAWN: frozenset[str] = frozenset({"orthogonal", "orthogonal-global", "identity", "gaussian", "zero"})
+# Inits that turn a head into other coordinates, to which its query bias is carried.
+TURNED: frozenset[str] = frozenset({"orthogonalize", "polar", "frames"})
+# Inits that write biases too.
+WRITES_BIAS: frozenset[str] = TURNED | {"zero"}
 # Inits that factor all heads of a projection at once, so heads are orthogonal to each other too.
 GLOBAL: frozenset[str] = frozenset({"orthogonalize-global", "orthogonal-global"})
 # Inits that need H*D <= M: the rows of all heads together must fit into the width.
@@ -72,9 +79,16 @@ class Treatment:
 
     init: Init = "keep"
     """How every head's block of weights is initialized, for queries and keys."""
-    scale: Literal["unit", "match"] | float | None = None
+    scale: Scale | float | None = None
     """`unit`: orthonormal rows unscaled (`gaussian`: entry std 1/sqrt(width)); `match`: the Frobenius norm of the
-    replaced block; a number: the entry std of `gaussian`. The default is `unit`."""
+    replaced block, or of the form for `frames`; `keep`: the spectrum of `frames`; a number: the entry std of
+    `gaussian`. The default is `keep` for `frames`, else `unit`."""
+    blend: float = 1.0
+    """How far to go, from 0 (as it was) to 1: of the weights, or of the spectrum of `frames`."""
+    carry_bias: bool = True
+    """Whether the query bias is carried to the new coordinates of its head (`orthogonalize`, `polar`, `frames`)."""
+    keep_orthonormal: bool = False
+    """Whether trainable rows are made orthonormal again after every optimizer step."""
     freeze: Freeze = "none"
     """What is frozen."""
     bias: Bias = "freeze"
@@ -89,6 +103,15 @@ class Treatment:
         _check_choice("freeze", self.freeze, get_args(Freeze))
         _check_choice("bias", self.bias, get_args(Bias))
         object.__setattr__(self, "scale", _checked_scale(self.init, self.scale))
+        object.__setattr__(self, "blend", _checked_blend(self.init, self.scale, self.blend))
+        for name in ("carry_bias", "keep_orthonormal"):
+            if not isinstance(getattr(self, name), bool):
+                raise TreatmentError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        if not self.carry_bias and self.init not in ("orthogonalize", "polar"):
+            raise TreatmentError(
+                f"carry_bias false: '{self.init}' carries none that it could leave",
+                hint="omit carry_bias, or use init 'orthogonalize' or 'polar'",
+            )
         object.__setattr__(self, "layers", _checked_layers(self.layers))
         unfreeze: object = self.unfreeze
         if unfreeze is not None and not isinstance(unfreeze, Unfreeze):
@@ -103,6 +126,29 @@ class Treatment:
                 raise TreatmentError(
                     "unfreeze needs frozen layers, but freeze is 'none'", hint="use freeze 'q', 'k' or 'qk'"
                 )
+        if (
+            self.init == "zero"
+            and self.blend == 1
+            and (self.freeze != "qk" or self.bias == "train" or self.unfreeze is not None)
+        ):
+            raise TreatmentError(
+                "init 'zero' needs freeze 'qk': queries and keys that are all zero have no gradient",
+                hint="use freeze 'qk', without bias 'train' and unfreeze",
+            )
+        if self.keep_orthonormal and (self.rows != "orthonormal" or self.freeze != "none"):
+            raise TreatmentError(
+                "keep_orthonormal needs orthonormal rows that are trainable",
+                hint="use an orthonormal init, scale 'unit' or 'match', blend 1 and freeze 'none'",
+            )
+
+    @property
+    def rows(self) -> RowGeometry:
+        """What the rows of every written head are; `orthonormal` up to the scale."""
+        if self.init in ("keep", "gaussian", "zero"):
+            return "any"
+        if self.init == "frames":
+            return "orthogonal" if self.scale == "keep" or self.blend < 1 else "orthonormal"
+        return "orthonormal" if self.blend == 1 else "any"
 
     @property
     def frozen_roles(self) -> tuple[Role, ...]:
@@ -124,6 +170,12 @@ class Treatment:
         parts: list[str] = [self.init]
         if self.scale is not None:
             parts.append(f"scale {self.scale}")
+        if self.blend != 1:
+            parts.append(f"blend {self.blend:g}")
+        if not self.carry_bias:
+            parts.append("query bias not carried")
+        if self.keep_orthonormal:
+            parts.append("kept orthonormal")
         parts.append(f"freeze {self.freeze}" + (" (biases train)" if self.bias == "train" else ""))
         parts.append(f"layers {self.layers if isinstance(self.layers, str) else list(self.layers)}")
         if self.unfreeze is not None:
@@ -187,15 +239,22 @@ def _checked_layers(layers: object) -> str | tuple[int, ...]:
 
 
 def _checked_scale(init: str, scale: object) -> object:
-    if init == "keep":
+    if init in ("keep", "zero"):
         if scale is not None:
+            why = "does not change the weights" if init == "keep" else "has no length"
             raise TreatmentError(
-                f"scale {scale!r} needs another init: 'keep' does not change the weights",
-                hint="omit scale, or use another init",
+                f"scale {scale!r} needs another init: '{init}' {why}", hint="omit scale, or use another init"
             )
         return None
-    if scale is None or scale in ("unit", "match"):
-        return scale or "unit"
+    if scale == "keep" and init != "frames":
+        raise TreatmentError(
+            f"scale 'keep' is the spectrum of a head's form, which '{init}' does not have",
+            hint="scale 'unit' or 'match', or init 'frames'",
+        )
+    if scale is None:
+        return "keep" if init == "frames" else "unit"
+    if scale in ("unit", "match", "keep"):
+        return scale
     if not _is_number(scale):
         raise TreatmentError(
             f"scale must be 'unit', 'match' or a number, got {scale!r}" + did_you_mean(scale, ["unit", "match"])
@@ -208,6 +267,15 @@ def _checked_scale(init: str, scale: object) -> object:
     if not (math.isfinite(scale) and scale > 0):  # type: ignore[operator, arg-type]
         raise TreatmentError(f"scale must be a positive number, got {scale!r}")
     return float(scale)  # type: ignore[arg-type]
+
+
+def _checked_blend(init: str, scale: object, blend: object) -> float:
+    if not _is_number(blend) or not 0 <= blend <= 1:  # type: ignore[operator]
+        raise TreatmentError(f"blend must be a number from 0 to 1, got {blend!r}")
+    if blend != 1 and "keep" in (init, scale):
+        what = "init" if init == "keep" else "scale"
+        raise TreatmentError(f"blend needs another {what}: 'keep' changes nothing that could be blended")
+    return float(blend)  # type: ignore[arg-type]
 
 
 def _is_number(value: object) -> bool:

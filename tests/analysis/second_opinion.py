@@ -199,6 +199,28 @@ class Chance:
 NOTHING = Chance(math.nan, (math.inf, 0))
 
 
+@dataclass
+class BothWays:
+    """Without the failures, and with them at the worst value; what they can only add to needs the former alone."""
+
+    chance: Chance
+    counted: Chance
+    adds: str | None
+    """`above` or `below`: to a test that it is so."""
+
+    @property
+    def decides(self):
+        return self.chance.decides
+
+    def p_above(self, value):
+        ways = [self.chance] if self.adds == "above" else [self.chance, self.counted]
+        return max(way.p_above(value) if way.decides else 1.0 for way in ways)
+
+    def p_below(self, value):
+        ways = [self.chance] if self.adds == "below" else [self.chance, self.counted]
+        return max(way.p_below(value) if way.decides else 1.0 for way in ways)
+
+
 def over_seeds(values):
     values = np.array(list(values), dtype=float)
     if not len(values):
@@ -409,6 +431,14 @@ def worst_value(folder, metric):
     return max([*first, *ends])
 
 
+def failures_add_to(folder, both, metric):
+    """What failures of the first arm alone can only make more so, unless it is the baseline: that it is worse."""
+    first, *others = both
+    if not first.failed or any(one.failed for one in others) or first.arm == folder.baseline:
+        return None
+    return "above" if metric in LOWER_IS_BETTER else "below"
+
+
 def example_rows(folder, arms, metric, seeds, combine, split=None):
     """One row a seed in which all arms have kept their examples; None of fewer than two."""
     rows, tokens = [], None
@@ -446,8 +476,7 @@ class Compared:
     both: tuple
     """Outcomes of the two arms."""
     worst: float | None
-    counted: Chance | None
-    """With failures at the worst value."""
+    tested: Chance | BothWays
     margin: float | None
     blocked: bool
 
@@ -462,16 +491,14 @@ class Compared:
 
     def raw(self, *, equate, alone=False):
         """The p value before correction: it must hold with the failures and without."""
-        ways = [self.chance] if alone or self.counted is None else [self.chance, self.counted]
+        tested = self.chance if alone else self.tested
         if self.exact and not self.blocked and len(self.differences) > 1:
             return 0.0 if self.chance.mean and not equate else 1.0
         if self.blocked or self.incomplete or not self.chance.decides or (equate and self.margin is None):
             return 1.0
         if equate:
-            return max(max(way.p_above(-self.margin), way.p_below(self.margin)) for way in ways if way.decides)
-        if len({way.mean > 0 for way in ways}) > 1:
-            return 1.0
-        return max(min(1.0, 2 * min(way.p_above(0), way.p_below(0))) for way in ways)
+            return max(tested.p_above(-self.margin), tested.p_below(self.margin))
+        return min(1.0, 2 * min(tested.p_above(0), tested.p_below(0)))
 
 
 def compare(folder, arm, against, metric, blocked=False):
@@ -479,15 +506,16 @@ def compare(folder, arm, against, metric, blocked=False):
     differences = shared_differences(*(one.values for one in both))
     rows = example_rows(folder, (arm, against), metric, differences, np.subtract)
     chance = chance_of(differences.values(), rows)
-    worst = counted = None
+    worst, tested = None, chance
     if any(one.failed for one in both):
         worst = worst_value(folder, metric)
         at_worst = over_seeds(shared_differences(*(one.with_failures_at(worst) for one in both)).values())
         counted = Chance(at_worst.mean, at_worst.seeds, chance.examples)
+        tested = BothWays(chance, counted, failures_add_to(folder, both, metric))
     own = {metric, folder.metric} in ({folder.metric}, {"loss", "perplexity"})
     effect = folder.study["compare"]["min_effect"] if own else None
     margin = math.log1p(effect) if effect is not None and folder.metric == "perplexity" else effect
-    return Compared(arm, against, metric, differences, chance, rows, both, worst, counted, margin, blocked)
+    return Compared(arm, against, metric, differences, chance, rows, both, worst, tested, margin, blocked)
 
 
 def judge_family(found, family, alpha=0.05):
@@ -706,11 +734,12 @@ def _hypothesis(folder, hypothesis, blocked):
         worst = worst_value(folder, metric)
         told["worst"] = as_level(metric, worst)
         at_worst = list(_estimand(metric, [one.with_failures_at(worst) for one in both], ratio).values())
-        p["supported"] = p["refuted"] = 1.0
+        counted = NOTHING
         if not as_log or all(0 < value < math.inf for value in at_worst):
             counted = over_seeds([math.log(value) for value in at_worst] if as_log else at_worst)
-            also = _rule(hypothesis, Chance(counted.mean, counted.seeds, chance.examples), ratio, as_log)
-            p["supported"], p["refuted"] = max(p["alone"], also[0]), max(p["alone_refuted"], also[1])
+        counted = Chance(counted.mean, counted.seeds, chance.examples)
+        tested = BothWays(chance, counted, failures_add_to(folder, both, metric))
+        p["supported"], p["refuted"] = _rule(hypothesis, tested, ratio, as_log)
     if any(one.not_run for one in both):
         p["supported"] = p["refuted"] = 1.0
     if blocked:
@@ -872,8 +901,9 @@ def _few_seeds(folder):
         yield "FEW-SEEDS", "times", times
         yield "FEW-SEEDS", "smallest", as_effect(metric, smallest_found)
         yield "FEW-SEEDS", "smallest", as_effect(metric, times * smallest_found)
-        if n < 5:  # of two treated arms in a hypothesis: in standard deviations, by itself
-            yield "FEW-SEEDS", "smallest", found_with(n, folder.alpha, 1.0, 0.0)
+        if n < 5:  # of two treated arms in a hypothesis: in standard deviations, as one of all hypotheses
+            hypotheses = [one for one in folder.study["hypotheses"].values() if not one["estimand"].startswith(COUNTS)]
+            yield "FEW-SEEDS", "smallest", found_with(n, folder.alpha / max(len(hypotheses), 1), 1.0, 0.0)
 
 
 def _learned_nothing(folder):
@@ -903,6 +933,9 @@ def _below_simple(folder):
             if bits is not None and all(cell.kept for cell in cells):
                 right = np.unpackbits(np.frombuffer(bytes.fromhex(bits), dtype=np.uint8), count=examples)
                 chance.examples = over_examples([cell.scores(metric)[0] - right for cell in cells])
+        elif metric in LOSSES:
+            rows = example_rows(folder, (arm,), metric, folder.values(arm, metric), lambda scores: scores)
+            chance.examples = over_examples(*rows) if rows else None
         interval = chance.interval()
         told = {"value": np.mean(values), "level": level, "gap": abs(chance.mean), "n": len(values)}
         for name, number in told.items():

@@ -8,7 +8,8 @@ import pytest
 from scipy.stats import t
 
 from made_runs import make_runs, make_text_runs, replace_at, study_of, text_study_of
-from oelm.analysis.across import interaction, mean_over_studies
+from oelm.analysis.across import _on_scale, interaction, mean_over_studies
+from oelm.analysis.estimands import measure_estimand
 from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import Estimate, VarianceSource, from_seeds, weighted_sum
 from oelm.errors import StudyError
@@ -181,9 +182,20 @@ def test_failures_count_in_the_whole(tmp_path, studies):
     found = mean_over_studies([studies[0], part], DIFFERENCE)
     assert found.with_failures is not None
     assert found.with_failures.mean < found.estimate.mean - 0.05
-    assert found.test("below", 0.2)[0] == pytest.approx(2 * found.with_failures.p_below(0.2)), "the larger of both"
+    assert found.test("above", -0.9)[0] == pytest.approx(2 * found.with_failures.p_above(-0.9)), "the larger of both"
+    assert found.test("below", 0.2)[0] == pytest.approx(2 * found.estimate.p_below(0.2)), "failures only add to it"
     share = mean_over_studies([studies[0], part], RATIO)
-    assert share.test("below", 2) == (1.0, 1.0), "of a share of nothing there is no logarithm"
+    assert share.test("above", 0.5) == (1.0, 1.0), "of a share of nothing there is no logarithm"
+    more = interaction(studies[0], part, DIFFERENCE)
+    assert more.test("above", -0.9)[0] == pytest.approx(2 * more.estimate.p_above(-0.9)), "the second is taken off"
+
+
+def test_a_ratio_beyond_all_floats_is_no_accident(studies):
+    """A loss of 1e90 to one of 1e-290 is one; nothing is known of its mean with others."""
+    measured = measure_estimand(studies[0], RATIO)
+    scaled = _on_scale(measured, replace(measured.estimate, mean=800.0))
+    assert (scaled.mean, scaled.p_above(1.0)) == (math.inf, 1.0)
+    assert _on_scale(measured, replace(measured.estimate, mean=-800.0)).mean == 0
 
 
 def test_a_study_that_comes_twice(studies):

@@ -7,6 +7,8 @@ from made_runs import keep_predictions, make_runs, study_of, write_floor
 from oelm.analysis.results import load
 from oelm.runs.predictions import Predictions
 
+pytestmark = pytest.mark.slow
+
 ALIKE = {
     "statement": "It costs at most a point",
     "estimand": "accuracy(freeze-only) - accuracy(baseline)",

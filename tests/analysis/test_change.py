@@ -11,6 +11,8 @@ from oelm.analysis.results import read_results
 from oelm.analysis.text_table import results_as_dict
 from oelm.runs.record import Failure
 
+pytestmark = pytest.mark.slow
+
 TUNED = {"tune": {"optimizer.lr": [5e-5, 1e-4, 2e-4]}}
 SMALL = {"examples": 400, "steps": 10}
 

@@ -19,6 +19,8 @@ from oelm.runs.lock import LOCK_FILE, lock_study, make_lock
 from oelm.study.cells import Cell
 from oelm.study.load import study_from_dict
 
+pytestmark = pytest.mark.slow
+
 CODE = "CHANGED-AFTER-START"
 SMALL = {"examples": 400, "steps": 10, "accuracy": {"baseline": 0.9, "freeze-only": 0.82, "oelm-freeze": 0.9}}
 HYPOTHESIS = {

@@ -192,6 +192,21 @@ def test_unequal_tuning_and_edges(parts, severity):
         assert f"is the {edge} of the grid (1e-05, 0.0001, 0.001)" in str(issues[0].message)
 
 
+@pytest.mark.parametrize(
+    ("chosen", "severity", "said"),
+    [
+        ((1e-5, 1e-3, 1e-4, 1e-4), "warn", "1e-05, 0.001 (2 of 4 seeds) is the lowest or highest of the grid"),
+        ((1e-5, 1e-3, 1e-4, 1e-4, 1e-4), "note", "1e-05, 0.001 (2 of 5 seeds) is the lowest or highest of the grid"),
+        ((1e-3, 1e-3, 1e-4, 1e-4), "warn", "0.001 (2 of 4 seeds) is the highest of the grid"),
+    ],
+)
+def test_seeds_at_either_edge_count_together(chosen, severity, said):
+    sides = [tuned("baseline"), tuned("a", tuned={"optimizer.lr": dict(enumerate(chosen))})]
+    (one,) = check_design(design(sides))
+    assert (one.code, one.severity) == ("TUNING-UNEQUAL", severity)
+    assert said in str(one.message)
+
+
 def test_words_have_no_edge():
     grid = {"schedule.name": ("linear", "cosine"), "compile": (True, False)}
     sides = [tuned(name, grid=grid, tuned={"schedule.name": {0: "linear"}}) for name in ("baseline", "a")]
@@ -411,6 +426,18 @@ def test_few_seeds_planned(number, arms):
     (one,) = found(study_of(arms=some, seeds=list(range(number))), "FEW-SEEDS")
     assert (one.severity, len(one.places)) == ("note", arms - 1)
     assert f"a difference of {told:.1f} standard deviations" in str(one.message)
+
+
+@pytest.mark.parametrize("number", [1, 4])
+def test_two_treated_arms_of_a_hypothesis_share_the_level_with_all_hypotheses(number):
+    """Counts are exact, and take no part of it."""
+    arms = {"baseline": BASE, "one": FREEZE, "other": {**FREEZE, "freeze": "q"}}
+    rule = {"statement": "s", "estimand": "accuracy(one) - accuracy(other)", "rule": "above", "margin": 0.0}
+    hypotheses = {f"H{n}": {**rule, "margin": n / 100} for n in range(number)}
+    hypotheses["count"] = {**rule, "estimand": "trainable(one)", "margin": 1}
+    notes = found(study_of(arms=arms, seeds=[0, 1, 2], hypotheses=hypotheses), "FEW-SEEDS")
+    (said,) = [str(one.message) for one in notes if {"one", "other"} <= {*one.arms}]  # with that of the comparisons
+    assert f" {detectable(3, alpha=0.05 / number):.1f} " in said
 
 
 def test_one_seed_planned_and_enough_seeds():

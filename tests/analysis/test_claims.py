@@ -304,6 +304,7 @@ ANY = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(PLACES), ANY), min_size=1, max_size=3))
 @example([(("claims", "C1", "results", "sst2", "class_counts"), [872])])
@@ -343,6 +344,7 @@ ONE = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ONE, min_size=1, max_size=12))
 def test_any_numbers_are_judged(changes):

@@ -19,9 +19,11 @@ from oelm.analysis.stats.power import ALPHA, decidable, detectable
 from oelm.analysis.verdicts import by_stages, corrected
 from oelm.message import verbatim
 
+pytestmark = pytest.mark.slow
+
 with pytest.MonkeyPatch.context() as patch:  # not for longer: its names are not for the other tests
     patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-    from error_rates import draw, judge, judge_stages, judge_with_failures
+    from error_rates import WORST, draw, fail_alike, judge, judge_stages, judge_with_failures
 
 SEEDS, ARMS = (3, 5, 10), (3, 6)
 NUMBER = 20_000
@@ -32,7 +34,7 @@ WORDS = {1: "better", -1: "worse", 2: "equivalent", 0: "inconclusive"}
 @pytest.mark.parametrize("n", SEEDS)
 def test_the_arithmetic_is_that_of_verdicts(n, failing):
     random = np.random.default_rng(n)
-    effects = random.choice([0.0, 2.0, 4.0], size=(60, 5, 1))
+    effects = random.choice([-4.0, 0.0, 2.0, 4.0], size=(60, 5, 1))
     d_BAS = draw(random, 60, 6, n) + effects
     failed_BAS = (random.random(d_BAS.shape) < 0.2) & failing
     found = judge_with_failures(d_BAS, failed_BAS, 3.0, -50.0)
@@ -53,7 +55,7 @@ def made(differences, failed):
     arm = SeedOutcomes(arm="arm", planned=planned, not_run=(), failed=out, values=values)
     base = SeedOutcomes(arm="baseline", planned=planned, not_run=(), failed={}, values=dict.fromkeys(left, 0.0))
     counted = [-50.0 if failed[seed] else d for seed, d in left.items()]
-    parts = {"outcomes": (arm, base), "worst": -50.0, "family": 5, "with_failures": from_seeds(counted)}
+    parts = {"outcomes": (arm, base), "worst": -50.0, "pull": -1, "family": 5, "with_failures": from_seeds(counted)}
     # Of fewer than one seed there is no comparison to be made; it stands for none.
     one = replace(compared(list(values.values()) or [0.0], margin=3.0), differences=values)
     return replace(one, **(parts if out else {"outcomes": (arm, base), "family": 5}))
@@ -126,6 +128,38 @@ def test_failures_are_not_equivalent(n, arms):
     assert (found[hit] == 2).mean() <= 0.05
     assert (found[~hit] == 2).mean() > 0.7, "and where none did, it is what it looks like"
     assert (found[hit] == 1).mean() <= 0.05
+
+
+@pytest.mark.parametrize("is_bad_luck", [True, False])
+@pytest.mark.parametrize("arms", ARMS)
+@pytest.mark.parametrize("n", SEEDS)
+def test_identical_arms_that_fail_alike_are_rarely_called_different(n, arms, is_bad_luck):
+    """Also those that fail where they would have done worst: what is left of two such arms is alike too."""
+    random = np.random.default_rng([n, arms, 5])
+    values_BAS = random.normal(0, 1 / math.sqrt(2), (NUMBER, arms, n))
+    d_BAS = values_BAS[:, 1:] - values_BAS[:, :1]
+    failed_BAS, worst_BAS = fail_alike(random, d_BAS.shape)
+    if not is_bad_luck:
+        out = values_BAS < np.quantile(values_BAS, 0.2)
+        failed_BAS, worst_BAS = out[:, 1:] | out[:, :1], WORST * (out[:, 1:].astype(float) - out[:, :1])
+    found = judge_with_failures(d_BAS, failed_BAS, 1e-9, worst_BAS)
+    assert np.isin(found, (1, -1)).any(axis=1).mean() <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / NUMBER)
+
+
+@pytest.mark.parametrize("n", [5, 10])
+def test_an_arm_that_is_worse_and_fails_too_is_found_worse(n):
+    """With failures at the worst value alone it hardly ever would be; and one that is as good is not, at 2.5 %."""
+    random = np.random.default_rng([n, 6])
+    d_BAS = draw(random, NUMBER, 2, n, -detectable(n))
+    failed_BAS = np.zeros(d_BAS.shape, dtype=bool)
+    failed_BAS[..., 0] = True
+    found = (judge_with_failures(d_BAS, failed_BAS, 1e-9, WORST) == -1).mean()
+    assert found == pytest.approx((judge(d_BAS[..., 1:], 1e-9) == -1).mean())
+    assert found > 0.6
+    assert (judge(np.where(failed_BAS, WORST, d_BAS), 1e-9) == -1).mean() < 0.01
+    same = judge_with_failures(d_BAS + detectable(n), failed_BAS, 1e-9, WORST)
+    assert (same == -1).mean() <= 0.025 + 4 * math.sqrt(0.025 * 0.975 / NUMBER)
+    assert not (same == 1).any(), "and better it is never"
 
 
 @pytest.mark.parametrize("where", ["arm", "baseline"])

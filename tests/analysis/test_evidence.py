@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 from scipy import stats
 
-from made_runs import keep_predictions, make_runs, make_text_runs, score, study_of, text_study_of
+from made_runs import keep_predictions, make_runs, make_text_runs, score, study_of, text_study_of, write_floor
 from oelm.analysis.results import load
 from oelm.analysis.stats.estimate import from_seeds
 from oelm.analysis.text_table import results_as_dict
@@ -18,6 +18,7 @@ from oelm.report.blocks import Table
 from oelm.report.sections.results import results_section
 from oelm.runs.files import digest_file
 from oelm.runs.predictions import read_predictions
+from oelm.runs.record import read_record
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +46,31 @@ def test_a_perplexity_is_judged_as_the_loss(tmp_path):
     close = results.comparisons["close"]
     assert not close.over_seeds.contains(0), "by the seeds alone it would be certain"
     assert close.verdict == "inconclusive"
+
+
+def test_one_seed_with_other_examples_is_left_out_whichever_it_is(tmp_path):
+    """If it was the first, examples counted for nothing, and nothing said so."""
+    for seed in (0, 2):
+        folder = make_runs(tmp_path / str(seed), study_of(seeds=[0, 1, 2]), examples=200, steps=10)
+        for arm in ("baseline", "oelm-freeze"):
+            place = folder / arm / f"seed-{seed}"
+            kept = read_predictions(place, read_record(place).files["predictions.parquet"])
+            keep_predictions(place, replace(kept, row=kept.row + 1000))
+        one = load(folder).comparisons["oelm-freeze"]
+        assert one.estimate.n == 3, "its own number stays"
+        assert one.estimate.examples.df == 199, "over those of the other two"
+
+
+@pytest.mark.parametrize(("floor", "certain"), [(9.9, False), (7.0, True)])
+def test_that_a_language_model_is_below_bigrams_counts_documents(tmp_path, floor, certain):
+    """Seeds alone are certain of a hundredth of a nat; forty documents are not."""
+    folder = make_text_runs(tmp_path, spread=0.0005)
+    write_floor(folder, perplexity=floor, loss=math.log(floor))
+    results = load(folder)
+    values = [math.log(value / floor) for value in results.values("baseline", "perplexity").values()]
+    assert from_seeds(values).interval().low > 0
+    below = [one for one in results.checks if one.code == "BELOW-SIMPLE-BASELINE" and "baseline" in one.arms]
+    assert {one.severity for one in below} == {"invalid" if certain else "warn"}, "of what was not tuned"
 
 
 def test_documents_are_compared_by_an_independent_formula(tmp_path):

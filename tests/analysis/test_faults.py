@@ -23,6 +23,8 @@ from oelm.runs.provenance import GitState
 from oelm.runs.record import AuditOutcome
 from oelm.study.cells import Cell
 
+pytestmark = pytest.mark.slow
+
 TUNE = {"optimizer.lr": [3e-5, 1e-4, 3e-4]}
 
 

@@ -26,6 +26,8 @@ from oelm.facts import Counts
 from oelm.study.load import load_study
 from oelm.text.messages import translate
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"examples": 300, "steps": 20}
 ARMS = {
     "baseline": {"init": "keep", "freeze": "none"},

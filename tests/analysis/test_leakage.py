@@ -6,6 +6,8 @@ import oelm
 from made_runs import make_runs, make_text_runs, replace_at, study_of
 from oelm.facts import Overlap
 
+pytestmark = pytest.mark.slow
+
 
 def leaked(results):
     return [issue for issue in results.checks if issue.code == "LEAKAGE"]

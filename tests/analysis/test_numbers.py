@@ -172,6 +172,7 @@ def shown(value, decimals=4):
     return f"{math.floor(value * 10**decimals + Fraction(1, 2)) / 10**decimals:.{decimals}f}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("classes", "examples"), [(2, 1), (2, 5), (2, 9), (3, 4), (3, 5), (4, 3)])
 def test_no_real_confusion_matrix_is_called_impossible(classes, examples):
     for matrix in matrices(classes, examples):
@@ -204,6 +205,7 @@ def test_of_two_classes_it_fires_exactly_where_there_is_no_matrix(counts):
         assert fired == ((accuracy, f1) not in real), (accuracy, f1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [(3, 3, 3), (2, 3, 4), (1, 2, 5)])
 def test_no_matrix_with_these_labels_is_above_the_bounds(counts):
     rows = [[(a, b, n - a - b) for a in range(n + 1) for b in range(n + 1 - a)] for n in counts]

@@ -192,6 +192,15 @@ class TestBootstrap:
         assert bca.level == 0.9
         assert (bca.low, bca.high) == pytest.approx((t.low, t.high), abs=0.03)
 
+    @pytest.mark.parametrize("n", [3, 8, 40])
+    def test_it_is_that_of_scipy(self, n):
+        """Whose import takes longer than all else that is computed."""
+        d = np.random.default_rng(n).exponential(size=n)
+        one = stats.bootstrap((np.sort(d),), np.mean, method="BCa", rng=np.random.default_rng(3))
+        bca, theirs = bca_interval(d, seed=3), one.confidence_interval
+        assert bca is not None
+        assert (bca.low, bca.high) == pytest.approx((theirs.low, theirs.high), rel=1e-12)
+
     def test_it_leans_with_the_data(self):
         d = np.random.default_rng(5).exponential(size=30)
         bca = bca_interval(d)

@@ -101,6 +101,7 @@ def test_more_tests_find_less():
     assert sizes[5] / sizes[0] > 1.5, "8 times in 10 by itself is far less often among six"
 
 
+@pytest.mark.slow
 @given(st.integers(2, 100), st.sampled_from([0.05, 0.01]), st.sampled_from([0.5, 0.8]), st.sampled_from([0.0, 0.1]))
 def test_seeds_needed_turns_decidable_around(n, alpha, power, example_se):
     size = decidable(n, example_se=example_se, alpha=alpha, power=power)

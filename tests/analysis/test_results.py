@@ -412,6 +412,11 @@ def test_a_log_with_one_bad_line_is_damaged(tmp_path, line):
         log_of(tmp_path, row(1), line, row(3))
 
 
+def test_a_bad_line_is_found_behind_many_good_ones(tmp_path):
+    with pytest.raises(CellError, match=r"after line 500, 1\.loss: Input should be a valid number"):
+        log_of(tmp_path, *(row(step) for step in range(1, 502)), row(502, loss="0.5"))
+
+
 def write_table(columns, folder, number=2):
     """Whatever it holds, in a file of this format."""
     table = pa.table(columns).replace_schema_metadata({"oelm_format": str(number)})
@@ -580,6 +585,7 @@ FEW = settings(max_examples=30, deadline=None, derandomize=True, suppress_health
 CELLS = st.sampled_from(["baseline/seed-0", "oelm-freeze/seed-1"])
 
 
+@pytest.mark.slow
 @FEW
 @given(name=st.sampled_from(FILES), cell=CELLS, data=st.data())
 def test_any_value_of_any_file_may_be_nonsense(victim, name, cell, data):
@@ -603,6 +609,7 @@ def test_any_value_of_any_file_may_be_nonsense(victim, name, cell, data):
         path.write_bytes(whole)
 
 
+@pytest.mark.slow
 @FEW
 @given(name=st.sampled_from(FILES), cell=CELLS, data=st.data())
 def test_any_bytes_may_be_in_any_file(victim, name, cell, data):
@@ -624,6 +631,7 @@ def test_any_bytes_may_be_in_any_file(victim, name, cell, data):
         path.write_bytes(whole)
 
 
+@pytest.mark.slow
 @FEW
 @given(cell=CELLS, column=st.sampled_from(list(ROW)), value=NONSENSE, some=st.booleans())
 def test_any_value_of_a_log_may_be_nonsense(victim, cell, column, value, some):

@@ -17,6 +17,8 @@ from oelm.report.write import build_content
 from oelm.runs.record import Failure
 from oelm.study.cells import Cell
 
+pytestmark = pytest.mark.slow
+
 # Of no validation split, and nothing that is computed from something else looks like it.
 TEST = {"accuracy": 0.7351, "macro_f1": 0.7352, "loss": 1.7353}
 DIGITS = ("7351", "7352", "7353", "73.5")
@@ -138,7 +140,31 @@ def test_a_cell_whose_tuning_came_to_nothing_is_not_waited_for(tmp_path):
             return record
         return None if cell.point is None else replace(record, status="failed", error=Failure(what="x", traceback=""))
 
-    assert load(make_runs(tmp_path, study, change=change, **SMALL)).sealed is None
+    folder = make_runs(tmp_path, study, change=change, **SMALL)
+    assert load(folder).sealed is None
+    assert says_of(folder) == ("", {False}), "nor by who asks for the state of the cells"
+
+
+def says_of(folder):
+    """What `oelm status` says of test numbers, and for programs."""
+    shown = CliRunner().invoke(app, ["status", str(folder)]).stdout
+    data = json.loads(CliRunner().invoke(app, ["status", str(folder), "--json"]).stdout)
+    said = [line for line in shown.splitlines() if "test numbers" in line]
+    return "; ".join(said), {row["sealed"] for row in data}
+
+
+def test_the_state_of_the_cells_is_asked_of_the_plan(partial, complete, tmp_path):
+    assert says_of(partial) == (SAYS, {True})
+    assert says_of(complete) == ("", {False})
+    damaged = shutil.copytree(complete, tmp_path / "damaged")
+    (damaged / LAST.folder / "record.json").write_text("{")
+    assert says_of(damaged) == ("", {False})
+    for one in (partial, complete):
+        shutil.copytree(one, tmp_path / "two" / one.parent.name)
+    assert says_of(tmp_path / "two")[0] == f"{partial.parent.name}: {SAYS}"
+    for number, one in enumerate((partial, complete)):  # two runs of one study
+        shutil.copytree(one, tmp_path / "again" / str(number) / "made")
+    assert says_of(tmp_path / "again") == (SAYS, {True})
 
 
 def test_added_cells_are_not_waited_for(complete, tmp_path):
@@ -146,6 +172,11 @@ def test_added_cells_are_not_waited_for(complete, tmp_path):
     data = json.loads((folder / "study.json").read_text())
     (folder / "study.json").write_text(json.dumps(data | {"seeds": [0, 1, 2]}))
     assert load(folder).sealed is None
+    assert says_of(folder) == ("", {False})
+    (folder / "study.json").write_text(json.dumps(data | {"seeds": [0]}))
+    shutil.rmtree(folder / LAST.folder)
+    assert load(folder).sealed is not None, "nor does what was taken away complete it"
+    assert says_of(folder) == (SAYS, {True})
 
 
 def test_the_commands(partial, complete):

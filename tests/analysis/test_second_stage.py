@@ -1,6 +1,7 @@
 """A planned second stage: each look has half of the 5 %; what the first has decided stays, all seeds judge the rest."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from oelm.analysis.stats.power import decidable
 from oelm.analysis.verdicts import compare_arms
 from oelm.errors import StudyError
 from oelm.launch.study_run import open_run
+from oelm.runs.lock import lock_study
 from oelm.study.cells import Cell
 from oelm.text.messages import translate
 
@@ -91,9 +93,56 @@ def test_half_of_a_second_stage_decides_nothing_and_shows_nothing(tmp_path):
     assert (one.verdict, one.n) == ("inconclusive", 5)
     assert "4 of its 5 seeds are there" in str(one)
     assert sorted(results.values("oelm-freeze", "accuracy")) == [0, 1, 2, 3, 4], "sealed until it is complete"
-    assert sorted(results.values("baseline", "accuracy")) == list(range(10))
+    assert sorted(results.values("baseline", "accuracy")) == [0, 1, 2, 3, 4], "of no comparison, one side alone"
     assert results.records[Cell(arm="oelm-freeze", seed=5)].test == {}
     assert not [issue for issue in results.checks if "no finite" in str(issue.message)]
+
+
+def test_a_second_stage_opens_when_both_sides_are_complete(tmp_path):
+    """An arm whose seeds are all there waits for the baseline, and another that is open keeps neither back."""
+    absent = {Cell(arm="baseline", seed=9), Cell(arm="freeze-only", seed=9)}
+
+    def lacking(cells):
+        return make_runs(
+            tmp_path, PLANNED, second_stage=True, change=lambda cell, record: None if cell in cells else record, **RUNS
+        )
+
+    results = load(lacking(absent))
+    assert results.second_stage == ()
+    for arm in results.arms:
+        assert sorted(results.values(arm, "accuracy")) == [0, 1, 2, 3, 4]
+    results = load(lacking({Cell(arm="freeze-only", seed=9)}))
+    assert results.second_stage == ("baseline", "oelm-freeze")
+    assert {arm: len(results.values(arm, "accuracy")) for arm in results.arms} == {
+        "baseline": 10,
+        "freeze-only": 5,
+        "oelm-freeze": 10,
+    }
+
+
+def test_an_arm_that_was_added_has_a_second_stage_too(tmp_path):
+    """It decides nothing, and is shown."""
+    arms = {name: arm for name, arm in PLANNED.arms.items() if name != "oelm-freeze"}
+    lock_study(tmp_path / PLANNED.name, replace(PLANNED, arms=arms, hypotheses=PLANNED.hypotheses[:1]))
+    folder = make_runs(tmp_path, PLANNED, second_stage=True, **RUNS)
+    results = load(folder)
+    assert results.changes.arms == ("oelm-freeze",)
+    assert len(results.values("oelm-freeze", "accuracy")) == results.comparisons["oelm-freeze"].n == 10
+    shutil.rmtree(folder / "oelm-freeze" / "seed-9")
+    assert len(load(folder).values("oelm-freeze", "accuracy")) == 5, "when it is complete"
+    assert len(load(folder).values("freeze-only", "accuracy")) == 10, "nobody waits for it"
+
+
+def test_a_hypothesis_about_two_arms_waits_for_the_second_stage_of_the_baseline(tmp_path):
+    about = {"statement": "Alike", "estimand": "accuracy(oelm-freeze) - accuracy(freeze-only)", "rule": "within"}
+    study = study_of(second_stage=[5, 6], hypotheses={"H": {**about, "margin": 0.001}}, compare=COMPARE)
+    folder = make_runs(tmp_path, study, second_stage=True, examples=100, steps=10)
+    (judged,) = load(folder).hypotheses
+    assert (judged.n, judged.pending) == (7, None)
+    shutil.rmtree(folder / "baseline" / "seed-6")
+    (judged,) = load(folder).hypotheses
+    assert judged.n == 5
+    assert "the planned second stage may decide (2 of its 2 seeds are there)" in str(judged)
 
 
 def test_what_a_failure_counts_as_at_the_first_stage_does_not_change_by_what_ran_later(tmp_path):

@@ -293,7 +293,7 @@ def test_no_seed_in_common(tmp_path):
     assert str(one.message).startswith(
         "oelm-freeze against baseline is inconclusive: no seed has a value of accuracy in both; "
     )
-    assert "inconclusive" in str(results)
+    assert "inconclusive (no seed in common)" in str(results)
     assert one._repr_html_()
 
 
@@ -409,6 +409,36 @@ def test_no_verdict_rests_on_survivors(tmp_path, arm, how):
     assert "the other 3 seeds alone would say better, but not with failures counted as 0" in said
     assert "更好" in translate(one.message).zh
     assert {issue.severity for issue in results.checks if issue.code in ("COLLAPSED", "DIVERGED")} <= {"warn"}
+
+
+@pytest.mark.parametrize("how", ["diverged", "collapsed"])
+def test_failures_of_the_arm_that_loses_do_not_save_it(tmp_path, how):
+    """They could only make it worse; with them at 0 alone, their scatter would hide that it is."""
+    bad = GOOD | {"oelm-freeze": 0.75}
+    change = failing("oelm-freeze", {1, 3}) if how == "diverged" else None
+    runs = make_runs(tmp_path, aiming_at(0.03), accuracy=bad, change=change, **SMALL)
+    if how == "collapsed":
+        collapse(runs, "oelm-freeze", (1, 3))
+    results = load(runs)
+    one = results.comparisons["oelm-freeze"]
+    assert (one.verdict, one.survivors, one.n, one.worst) == ("worse", "worse", 3, 0.0)
+    assert one.p_differs < 0.05 < one.with_failures.p_differs(), "the others show it"
+    assert not one.deciding.contains(0)
+    assert "2 of 5 seeds of oelm-freeze failed (seed 1, 3: " in str(one)
+    assert str(one).endswith("failures could only add to it")
+    assert "失败只会使其更差" in translate(one.message).zh
+    assert results.compare("baseline", against="oelm-freeze").verdict == "inconclusive", (
+        "better comes from no survivors"
+    )
+
+
+def test_failures_of_both_arms_leave_it_open(tmp_path):
+    def change(cell, record):
+        return diverged(record) if (cell.arm, cell.seed) in (("oelm-freeze", 1), ("baseline", 3)) else record
+
+    bad = GOOD | {"oelm-freeze": 0.75}
+    one = load(make_runs(tmp_path, aiming_at(0.03), accuracy=bad, change=change, **SMALL)).comparisons["oelm-freeze"]
+    assert (one.verdict, one.survivors) == ("inconclusive", "worse")
 
 
 def test_failures_are_in_the_table_and_in_the_numbers(tmp_path):

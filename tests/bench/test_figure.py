@@ -1,11 +1,10 @@
 """The figure of a bench as a file: all that was measured is in it, and the same numbers are the same bytes."""
 
-from xml.etree import ElementTree
-
 import pytest
 
 import made_bench
 import tiny_study
+from drawn import parsed, words
 from oelm.report.figures.palette import PALETTE
 from oelm.report.figures.timed import draw_bench
 from oelm.study.load import study_from_dict
@@ -16,18 +15,6 @@ ARM = "oelm-freeze"
 @pytest.fixture
 def study():
     return study_from_dict(tiny_study.study("data"))
-
-
-def parsed(path):
-    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-    return root
-
-
-def words(root):
-    return [element.text for element in root.iter("text")]
 
 
 def test_a_row_for_every_arm(study, tmp_path):

@@ -253,14 +253,14 @@ def test_hypotheses_about_arms_that_are_left_out(tmp_path, monkeypatch):
 def test_two_arms_in_processes_of_their_own(tmp_path, monkeypatch, forked_python):
     """One round of real ones, on the real clock; the budget's own clock ends it after that."""
     started = []
-    popen = isolate.subprocess.Popen
 
-    def noted(*args, **more):
-        assert not [one for one in started if one.poll() is None], "one at a time"
-        started.append(popen(*args, **more))
-        return started[-1]
+    class Noted(isolate.subprocess.Popen):
+        def __init__(self, *args, **more):
+            assert not [one for one in started if one.poll() is None], "one at a time"
+            super().__init__(*args, **more)
+            started.append(self)
 
-    monkeypatch.setattr(isolate.subprocess, "Popen", noted)
+    monkeypatch.setattr(isolate.subprocess, "Popen", Noted)
     clock = itertools.chain([0.0] * 5, itertools.repeat(1e6))
     given = study(tmp_path)
     found = bench(given, memory=False, isolate=True, budget=1e5, out=tmp_path, now=lambda: next(clock))

@@ -109,7 +109,7 @@ def test_two_arms_that_are_the_same(tmp_path):
     assert "same" in str(found)
 
 
-def test_freezing_has_a_ceiling_and_spares_memory(tmp_path):
+def test_freezing_has_a_ceiling_and_spares_memory(tmp_path, forked_python):
     found = bench(study(tmp_path, frozen=FROZEN), budget=1e6, precision=0.9, out=tmp_path, now=FakeClock())
     frozen, base = found.arms["frozen"], found.arms["baseline"]
     assert 0 < frozen.ceiling < 0.0556

@@ -173,12 +173,14 @@ dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_processes_hold_the_shares_that_are_said(tmp_path):
+def test_two_processes_hold_the_shares_that_are_said(tmp_path, forked_python):
     """FSDP as it is, over gloo: what each process has of a small model with frozen queries and keys."""
+    script = tmp_path / "shards.py"
+    script.write_text(SHARDS)
     surroundings = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", SHARDS, str(rank), str(tmp_path / "store")],
+            [sys.executable, script, str(rank), str(tmp_path / "store")],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -205,7 +207,7 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def test_the_page_shows_what_the_script_prints():
+def test_the_page_shows_what_the_script_prints(forked_python):
     texts = blocks("text")
     tables = [cost.format_waves(), cost.format_saturation(), cost.format_7b_shares()]
     for table in tables:

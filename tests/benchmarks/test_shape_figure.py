@@ -4,11 +4,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 import tiny_study
+from drawn import parsed, words
 from made_bench import LOAD, edited, ratio
 from made_runs import PROVENANCE
 from oelm.errors import CellError, StudyError
@@ -61,18 +61,6 @@ def write_shapes(folder: Path, study: Study, /, **parts: Any) -> Path:
     )
     SHAPES_FILE.write(folder, replace(found, **parts))
     return folder
-
-
-def parsed(path):
-    root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-    return root
-
-
-def words(root):
-    return [element.text for element in root.iter("text")]
 
 
 def marks(root):

@@ -402,7 +402,7 @@ def command(tmp_path, *words):
 
 
 @pytest.mark.slow
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, forked_python):
     path, out = tiny_study.make(tmp_path), tmp_path / "runs"
     options = ["--widths", "32", "--lengths", "2,4", "--batches", "2", "--budget", "10", "--out", out]
     done = command(tmp_path, path, *options)

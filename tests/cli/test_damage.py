@@ -216,6 +216,7 @@ def test_what_is_gone(runs, name, says):
     assert says in judge(runs).told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["study.json", "bench.json", "simple_baseline.json", f"{CELL}/record.json"])
 def test_reports_and_claims(runs, name, capsys):
     (runs / name).write_bytes(DEEP)

@@ -100,6 +100,7 @@ def chunk(tokenizer, parts):
     return [chunk for chunk, _ in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAFE)
 @settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(

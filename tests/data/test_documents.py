@@ -96,6 +96,7 @@ print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "end"), [(1, "\n"), (25, " ")])
 def test_the_memory_for_a_text_does_not_grow_with_it(tmp_path, number, end):
     """One text of many lines, and some long documents of one line each."""

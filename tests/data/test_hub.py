@@ -12,6 +12,8 @@ from pyarrow import parquet
 from loopback_hub import loopback_hub
 from oelm.data.tasks import task_named
 
+pytestmark = pytest.mark.slow
+
 SST2, RTE, STORIES = task_named("sst2"), task_named("rte"), task_named("tinystories")
 CODE = """
 import json, sys

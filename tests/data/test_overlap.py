@@ -227,6 +227,26 @@ def test_nothing_in_common_changes_nothing(tmp_path):
     assert not any(one.exact or one.near or one.dropped for one in reader.division.overlap)
 
 
+def test_a_limit_of_what_is_trained_on(tmp_path):
+    """Those of a smaller limit are among those of a larger one, and what is held out does not change."""
+    path = write(tmp_path / "d", train=rows_of(NEWS), test=rows_of([words(20, seed=100)]))
+    whole, large, small = (divided("ag_news", path, 10, limit=limit).tables() for limit in (None, 30, 12))
+    trained_on = [set(tables["train"]["row"].to_pylist()) for tables in (whole, large, small)]
+    assert [len(rows) for rows in trained_on] == [50, 30, 12]
+    assert trained_on[0] > trained_on[1] > trained_on[2]
+    assert whole["validation"].equals(small["validation"])
+    with pytest.raises(DataError, match=r"(?s)only 50 training examples.*recipe\.data\.limit"):
+        divided("ag_news", path, 10, limit=51).tables()
+    with pytest.raises(DataError, match=r"(?s)same label.*recipe\.data\.limit"):
+        divided("ag_news", path, 10, limit=1).tables()
+
+
+def test_a_limit_of_documents(tmp_path):
+    path = write(tmp_path / "d", train={"text": NEWS}, validation={"text": [words(20, seed=100)]})
+    kept = [text for role, text in divided("tinystories", path, 10, limit=12).documents() if role == "train"]
+    assert len(kept) == 12
+
+
 def test_validation_as_another_file_of_the_training_rows(tmp_path):
     pairs = {"text_a": NEWS, "text_b": NEWS[::-1], "label": [0, 1, 2] * 20}
     others = {split: {**pairs, "split": [split] * 60} for split in ("validation", "test")}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from oelm.data.sources import find_source
+from oelm.data.splits import SplitReader
 from oelm.data.tasks import task_named
 from oelm.data.tokenize import (
     TokenizedTask,
@@ -264,6 +265,15 @@ def test_a_tokenizer_is_trained_on_a_part_of_a_long_text(tmp_path, monkeypatch):
         assert data.facts.sizes["train"] > 200, "all of it is tokenized"
     assert texts[quarter] == texts[size][::4], "from the first to the last"
     assert keys[quarter] == {**keys[size], "one_text_in": 4}, "another tokenizer in the cache"
+
+
+def test_a_tokenizer_is_trained_on_all_of_the_little_that_a_limit_leaves(tmp_path, monkeypatch):
+    file = tmp_path / "t.txt"
+    file.write_text("<|endoftext|>".join(f"word{number} and some more" for number in range(200)))
+    monkeypatch.setattr("oelm.data.splits._TRAINING_BYTES", file.stat().st_size // 4 + 1)
+    source = find_source(task_named("text"), str(file))
+    assert len(list(SplitReader(source, 5, limit=40).training_texts())) == 40
+    assert len(list(SplitReader(source, 5, limit=100).training_texts())) == 50, "one in two of more than fits"
 
 
 def test_a_trained_tokenizer_gives_every_text_back(tmp_path):

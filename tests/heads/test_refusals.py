@@ -85,18 +85,19 @@ def test_undo_without_a_copy():
 @pytest.mark.parametrize("family", [BERT, GPT2, ENCODER], ids=lambda family: family.name)
 @pytest.mark.parametrize("moment", ["writing", "freezing", "recording"])
 def test_an_interruption_leaves_the_model_as_it_was(family, moment, monkeypatch):
-    """Ctrl-C half-way through the second layer."""
+    """Ctrl-C after the second layer."""
     model, calls = family.model(), []
-    target = {"writing": "_write", "freezing": "set_requires_grad", "recording": "Applied"}[moment]
+    target = {"writing": "write_layer", "freezing": "set_requires_grad", "recording": "Applied"}[moment]
     import oelm.heads.apply as module
 
     original = getattr(module, target)
 
     def interrupted(*args, **kwargs):
         calls.append(1)
-        original(*args, **kwargs)
-        if len(calls) == (3 if moment == "writing" else 1):
+        done = original(*args, **kwargs)
+        if len(calls) == (2 if moment == "writing" else 1):
             raise KeyboardInterrupt
+        return done
 
     monkeypatch.setattr(module, target, interrupted)
     assert_refused(model, KeyboardInterrupt, None)

@@ -16,7 +16,17 @@ BERT = next(f for f in FAMILIES if f.name == "bert")
 TRAINED = 1  # a layer that was unfrozen, trained, and frozen again
 FIELDS = ("oelm", "treatment", "seed", "frozen", "unfrozen", "written", "counts")
 PARTS = {
-    "treatment": ("init", "scale", "freeze", "bias", "layers", "unfreeze"),
+    "treatment": (
+        "init",
+        "scale",
+        "blend",
+        "carry_bias",
+        "keep_orthonormal",
+        "freeze",
+        "bias",
+        "layers",
+        "unfreeze",
+    ),
     "counts": ("total", "trainable", "buffers", "qk"),
 }
 SCHEDULE = {"start": 0.5, "end": 1.0, "order": "top-down"}
@@ -138,10 +148,14 @@ HARMLESS = {
     ("treatment", "init"): "any orthonormal rows may be made of some base",
     ("treatment", "bias"): "left out, it is what it was",
     ("treatment", "layers"): "left out, it is what it was",
-    ("written", "bias"): "no treatment writes a bias, and only the base knows whether it was trained",
+    ("treatment", "blend"): "any weights may be part of the way from some base",
+    ("treatment", "carry_bias"): "left out, it is what it was",
+    ("treatment", "keep_orthonormal"): "left out, it is what it was",
+    ("written", "bias"): "only the base knows whether a bias was carried, or trained",
 }
 
 
+@pytest.mark.slow
 def test_a_forged_checksum_does_not_help_where_the_weights_can_tell(copied):
     """What is drawn is known from the seed: here the audit needs no base."""
     folder, _ = copied("orthogonal")

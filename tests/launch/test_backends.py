@@ -11,13 +11,12 @@ from made_runs import make_runs, study_of
 from oelm.cli.main import main
 from oelm.errors import LaunchError, StudyError
 from oelm.launch.backends.base import Backend, LocalBackend, RemoteBackend
-from oelm.launch.backends.cluster import Cluster, load_cluster
+from oelm.launch.backends.cluster import Cluster, activation_script, load_cluster
 from oelm.launch.backends.dispatch import list_status, request_stop, select_cells
-from oelm.launch.backends.environment import activation_script
-from oelm.launch.backends.inline import InlineBackend
 from oelm.launch.backends.options import cli_fields, option
 from oelm.launch.backends.registry import BACKENDS, backend_of, backend_options, parse_backend
 from oelm.launch.backends.slurm.options import SlurmOptions
+from oelm.launch.backends.workers import InlineBackend
 from oelm.launch.launched import note_launch
 from oelm.launch.run import submit_study
 from oelm.launch.study_run import open_run

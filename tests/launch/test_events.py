@@ -9,9 +9,7 @@ from oelm.errors import CellError, Stopped
 from oelm.launch.backends.child import start_child
 from oelm.launch.backends.events import (
     EVENTS_VARIABLE,
-    CellEnded,
     CellFailed,
-    CellStarted,
     CellStopped,
     EventReader,
     EventWriter,
@@ -20,15 +18,13 @@ from oelm.launch.backends.events import (
     report_to_parent,
 )
 from oelm.study.cells import Cell
-from oelm.train.progress import Progress
+from oelm.train.progress import MessageProgress
 
 CELL = Cell(arm="baseline", seed=0)
 EVENTS = [
-    CellStarted(cell="baseline/seed-0", step=0, total=8),
     LogLine(text="two\nlines, and ünïcode"),
     CellStopped(step=4, total=8),
     CellFailed(what="CellError: no"),
-    CellEnded(cell="baseline/seed-0", status="done"),
 ]
 
 
@@ -68,12 +64,12 @@ def test_a_torn_or_strange_line_is_not_an_event(file):
 def test_how_a_cell_ends_is_an_event(file, error, event):
     def child():
         with report_to_parent(file) as progress:
-            progress.on_cell_start(CELL, step=0, total=8)
+            progress.on_message("begins")
             raise error
 
     with pytest.raises(type(error)):
         child()
-    assert EventReader(file).read() == [EVENTS[0], event]
+    assert EventReader(file).read() == [LogLine(text="begins"), event]
 
 
 def test_of_several_ranks_one_writes(monkeypatch, file):
@@ -86,20 +82,12 @@ def test_of_several_ranks_one_writes(monkeypatch, file):
     assert events_file() is None, "nobody has started us"
 
 
-class Lines(Progress):
-    def __init__(self):
-        self.lines = []
-
-    def on_message(self, text):
-        self.lines.append(text)
-
-
 def child(code):
     started = start_child([sys.executable, "-c", code], CELL, env={})
     started.process.wait()
-    progress = Lines()
-    started.listen(progress)
-    return started, progress.lines
+    lines = []
+    started.listen(MessageProgress(lines.append))
+    return started, lines
 
 
 WRITES = (

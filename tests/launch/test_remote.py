@@ -21,12 +21,12 @@ from cluster.real_sshd import real_sshd, why_no_small_disk, why_not
 from made_runs import make_runs, study_of
 from oelm.errors import LaunchError
 from oelm.launch.backends.cluster import Cluster
+from oelm.launch.backends.options import SshOptions
 from oelm.launch.backends.ssh import remote, upload, venv
 from oelm.launch.backends.ssh.address import parse_address
 from oelm.launch.backends.ssh.backend import SshBackend
 from oelm.launch.backends.ssh.fetch import fetch_records
 from oelm.launch.backends.ssh.host import run_remote, says_disk_full, ssh_host
-from oelm.launch.backends.ssh.options import SshOptions
 from oelm.launch.backends.ssh.remote import RemoteRun, fetch_status, stop_remote, stream_log
 from oelm.launch.backends.ssh.upload import Package, find_project, sync_project
 from oelm.launch.backends.ssh.venv import ensure_venv

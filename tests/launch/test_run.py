@@ -19,7 +19,7 @@ from oelm.runs.status import read_state
 from oelm.runs.steps import read_written_steps
 from oelm.study.cells import Cell
 from oelm.study.load import load_study, study_from_dict
-from oelm.train.progress import Progress
+from oelm.train.progress import MessageProgress, Progress
 from running import run_cell
 
 pytestmark = pytest.mark.slow
@@ -550,23 +550,16 @@ def test_a_damaged_log_of_steps_is_repaired(study, whole, tmp_path):
     assert [row[0] for row in record.lr] == list(range(1, 13))
 
 
-class Told(Progress):
-    def __init__(self):
-        self.lines = []
-
-    def on_message(self, text):
-        self.lines.append(text)
-
-
 def test_a_log_that_has_lost_steps_is_said_and_left_out_of_the_results(study, tmp_path):
     folder = tmp_path / "runs/tiny/baseline/seed-0"
     with pytest.raises(oelm.Stopped):
         run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs", progress=Interrupts("on_step"))
     lines = (folder / "steps.jsonl").read_text().splitlines(keepends=True)
     (folder / "steps.jsonl").write_text("".join(lines[:2] + lines[3:]))
-    told = Told()
-    assert run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs", progress=told).status == "done"
-    assert any(f"steps.jsonl is damaged: of {len(lines)} steps, {len(lines) - 1}" in line for line in told.lines)
+    told = []
+    progress = MessageProgress(told.append)
+    assert run_cell(study, arm="baseline", seed=0, out=tmp_path / "runs", progress=progress).status == "done"
+    assert any(f"steps.jsonl is damaged: of {len(lines)} steps, {len(lines) - 1}" in line for line in told)
     out = {out.where: str(out.why) for out in oelm.load(tmp_path / "runs").excluded}
     assert "its steps are not 1, 2, 3 and so on" in out["baseline/seed-0/steps.jsonl"]
 
@@ -594,17 +587,17 @@ def test_a_damaged_simple_baseline_is_made_again(tmp_path):
     path = tmp_path / "runs/tiny/simple_baseline.json"
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"0.", b"1."))
-    told = Told()
-    results = oelm.run(study, out=tmp_path / "runs", seeds=[1], progress=told)
-    assert any("simple_baseline.json is damaged" in line and "it is made again" in line for line in told.lines)
+    told = []
+    results = oelm.run(study, out=tmp_path / "runs", seeds=[1], progress=MessageProgress(told.append))
+    assert any("simple_baseline.json is damaged" in line and "it is made again" in line for line in told)
     assert path.read_bytes() == whole
     assert results.simple_baselines
     assert "simple_baseline.json" not in {out.where for out in results.excluded}
     newer = whole.replace(b'"format": 3', b'"format": 4')
     path.write_bytes(newer)
     (tmp_path / "runs/tiny/baseline/seed-1/record.json").unlink()
-    oelm.run(study, out=tmp_path / "runs", seeds=[1], progress=told)
-    assert any("has format 4; this oelm reads format 3, and leaves it as it is" in line for line in told.lines)
+    oelm.run(study, out=tmp_path / "runs", seeds=[1], progress=MessageProgress(told.append))
+    assert any("has format 4; this oelm reads format 3, and leaves it as it is" in line for line in told)
     assert path.read_bytes() == newer, "that of a newer oelm is not damaged"
 
 

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from oelm.errors import LaunchError
 from oelm.launch.backends.cluster import Cluster, load_cluster
-from oelm.launch.backends.options import LocalOptions, TorchrunOptions
+from oelm.launch.backends.options import LocalOptions, SshOptions, TorchrunOptions
 from oelm.launch.backends.slurm.options import SlurmOptions, slurm_seconds
 from oelm.launch.backends.slurm.queue import SlurmTask, cancel, render_scripts, states, submit
 from oelm.launch.backends.slurm.script import Submission, render
-from oelm.launch.backends.ssh.options import SshOptions
 from oelm.runs.jobs import Job
 
 CELLS = ("baseline/tune/optimizer.lr=0.0001/seed-100", "baseline/seed-0", "oelm-freeze/seed-0")

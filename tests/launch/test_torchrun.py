@@ -27,6 +27,7 @@ def test_two_processes_do_what_one_does(tmp_path, env):
     words = ["run", study, "--arm", "oelm-freeze"]
     one = run(*words, "--out", "one", env=env, cwd=tmp_path)
     assert one.returncode == 0, one.stderr
+    # As users start it; in the other tests it is forked.
     two = run(*words, "--out", "two", "--on", "torchrun", "--nproc", 2, env=env, cwd=tmp_path)
     assert two.returncode == 0, two.stderr
     cells = [tmp_path / out / "tiny" / "oelm-freeze" / "seed-0" for out in ("one", "two")]
@@ -60,14 +61,14 @@ def test_a_language_model_that_gives_layers_back(tmp_path, env):
     done = run(*words, "--out", "one", env=env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     one, two = (tmp_path / out / "tiny" / "given-back" / "seed-0" for out in ("one", "two"))
-    stopped = start(*words, "--out", "two", "--on", "torchrun", "--nproc", 2, env=env, cwd=tmp_path)
+    stopped = start(*words, "--out", "two", "--on", "torchrun", "--nproc", 2, env=env, cwd=tmp_path, forks=True)
     until(lambda: len(steps_of(two)) >= 30, what="thirty steps")
     stopped.send_signal(signal.SIGTERM)
     _, said = stopped.communicate(timeout=120)
     assert stopped.returncode == 128 + signal.SIGTERM, said
     assert "given-back/seed-0 stopped at step " in said
     assert "has no record" not in said
-    done = run("resume", "two", env=env, cwd=tmp_path)
+    done = run("resume", "two", env=env, cwd=tmp_path, forks=True)
     assert done.returncode == 0, done.stderr
     starts = oelm.read_record(two).launches
     assert starts[1].step >= 30
@@ -112,7 +113,7 @@ def test_two_agents_stop_go_on_and_listen_on_loopback_alone(tmp_path, env):
 
     def agents(rdzv_id: str):
         words = ["run", study, "--out", "two", "--arm", "oelm-freeze", "--on", "torchrun", "--nproc", 1]
-        return [start(*words, "--nnodes", 2, "--rdzv-id", rdzv_id, env=env, cwd=tmp_path) for _ in range(2)]
+        return [start(*words, "--nnodes", 2, "--rdzv-id", rdzv_id, env=env, cwd=tmp_path, forks=True) for _ in range(2)]
 
     started, seen, over = set(), set(), threading.Event()
 
@@ -153,7 +154,7 @@ def test_a_cell_that_others_hold_is_waited_for(tmp_path, env):
     first = start(*words, env=env, cwd=tmp_path)
     cell = tmp_path / "runs/tiny/baseline/seed-0"
     until(lambda: steps_of(cell), what="a step")
-    second = start(*words, "--on", "torchrun", "--nproc", 2, env=env, cwd=tmp_path)
+    second = start(*words, "--on", "torchrun", "--nproc", 2, env=env, cwd=tmp_path, forks=True)
     _, said = second.communicate(timeout=240)
     first.communicate(timeout=240)
     assert (first.returncode, second.returncode) == (0, 0), said

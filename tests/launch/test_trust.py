@@ -16,13 +16,13 @@ from misplaced import PLACED, place_in
 from oelm.cli.main import main
 from oelm.errors import CellError, LaunchError
 from oelm.launch.backends.cluster import Cluster, load_cluster
-from oelm.launch.backends.inline import InlineBackend
+from oelm.launch.backends.options import SshOptions
 from oelm.launch.backends.registry import backend_of, parse_backend
 from oelm.launch.backends.slurm.queue import cancel, states
 from oelm.launch.backends.ssh.address import parse_address
 from oelm.launch.backends.ssh.host import ssh_host
-from oelm.launch.backends.ssh.options import SshOptions
 from oelm.launch.backends.ssh.remote import RemoteRun
+from oelm.launch.backends.workers import InlineBackend
 from oelm.launch.launched import NotLaunchedHere, is_launched, launched_file, note_launch
 from oelm.launch.run import _keep_job
 from oelm.runs.jobs import JOB_LINE, Job, append_job, read_jobs

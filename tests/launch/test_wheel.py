@@ -14,6 +14,8 @@ from oelm.errors import LaunchError
 from oelm.launch.backends.ssh import upload, venv
 from oelm.launch.backends.ssh.wheel import build_wheel
 
+pytestmark = pytest.mark.slow
+
 SOURCE = Path(oelm.__file__).parent
 
 

@@ -92,6 +92,7 @@ def inspect_and_audit(run_oelm: Callable[..., Done], treated, requests):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_offline_and_absent_says_what_to_do(tmp_path):
     with oelm_process(HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path)) as run_oelm:
         done = run_oelm("inspect", "someone/tiny-gpt2")

@@ -10,6 +10,8 @@ import oelm
 from oelm.models import load
 from zoo import FAMILIES
 
+pytestmark = pytest.mark.slow
+
 GPT = next(f for f in FAMILIES if f.name == "oelm-gpt")
 
 

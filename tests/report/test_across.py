@@ -19,6 +19,9 @@ from oelm.errors import CellError, ReportError, StudyError
 from oelm.format import DASH
 from oelm.report.blocks import Table
 from oelm.report.sections.across import build_across_content
+from oelm.report.write import build_content
+
+pytestmark = pytest.mark.slow
 
 app = typer.Typer()
 app.command()(report)
@@ -202,12 +205,31 @@ def test_one_report_over_several_folders(runs):
         assert words in page
     assert page.count("<figure") == 2, "four corners of each"
     assert 'href="on-imdb"' in page
+    below = re.findall(r"<tfoot>(.*?)</tfoot>", page, re.DOTALL)
+    assert len(below) == 3, "of every arm"
+    assert all("mean" in part and part.count("<tr") == 1 for part in below), "however the studies are sorted"
     text = (runs / "report.md").read_text()
     assert "| mean |" in text
     assert "oelm-freeze is worse than baseline" in text, "what the study itself says"
     assert (runs / "report.pdf").read_bytes().startswith(b"%PDF")
     assert {path.name for path in (runs / "report-figures").iterdir()} == {"corners-1.svg", "corners-2.svg"}
     assert not list(runs.glob("on-*/report*")), "their own reports are their own"
+
+
+def test_claims_about_several_studies_are_in_the_report_over_them(tmp_path):
+    """In that of one of them, a mean says which others it needs."""
+    tasks = {"gpt-mini-imdb": "imdb", "gpt-mini-agnews": "ag_news"}
+    made = [make_runs(tmp_path, study_on(task, name), examples=60, steps=5) for name, task in tasks.items()]
+    studies = [load(folder) for folder in made]
+    over_both = claims_in(build_across_content(tabulate_studies(studies), tmp_path))
+    assert "the mean over gpt-mini-imdb, gpt-mini-agnews" in over_both["C11"]
+    assert "needs the records of gpt-mini-imdb, gpt-mini-agnews together" in claims_in(build_content(studies[0]))["C11"]
+
+
+def claims_in(content):
+    (claims,) = [one for one in content.sections if one.name == "claims"]
+    table = next(block for block in claims.blocks if isinstance(block, Table))
+    return {row.cells[0].text.en: row.cells[3].text.en for row in table.rows}
 
 
 def test_the_same_bytes_twice(runs, tmp_path):

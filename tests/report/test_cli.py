@@ -10,6 +10,8 @@ from made_runs import make_runs, study_of
 from oelm.cli.report import report
 from oelm.errors import CellError, DiskError, ReportError
 
+pytestmark = pytest.mark.slow
+
 app = typer.Typer()
 app.command()(report)
 

@@ -296,6 +296,13 @@ def test_statistics_show_both_sources(made):
     assert [row[1] for row in tests] == ["0", "1", "2", "3", "4"]
 
 
+def test_what_the_tuning_has_cost_is_said_beside_the_times_of_the_cells(made, tmp_path):
+    said = repr(section(made.content, "results"))
+    trials = [record.seconds["training"] for cell, record in made.results.tuning.items() if cell.arm == "baseline"]
+    assert f"The trials of the tuning took, in all: baseline {sum(trials):,.0f} s ({len(trials)})" in said
+    assert "trials of the tuning" not in repr(section(build_content(read_results(make_runs(tmp_path))), "results"))
+
+
 def test_recommendations_follow_the_verdicts(made):
     found = {row[0]: row[1:] for row in rows(made.content, "recommendations")}
     assert found["the best quality"][0] == "oelm-nofreeze"
@@ -316,13 +323,14 @@ def test_claims_that_the_study_tests_come_first(made):
     assert sorted(own + rest) == sorted(f"C{k}" for k in range(1, 23))
     one = next(row for row in rows(made.content, "claims") if row[0] == "C1")
     assert "GRIM" in one[2]
-    assert one[3].startswith("refuted (BERT-base, SST-2). BERT-base, SST-2: refuted: accuracy(oelm-freeze) - ")
+    assert one[3].startswith("inconclusive. BERT-base, SST-2: inconclusive: accuracy(oelm-freeze) - ")
+    assert "; it decides nothing, as it was not run as shipped: " in one[3]
     assert "MiniLM-L6, SST-2, CPU: no records yet" in one[3]
 
 
 def test_a_study_that_tests_no_claim_says_so(tmp_path):
     content = build_content(read_results(make_runs(tmp_path)))
-    assert "tests none" in repr(section(content, "claims").blocks[1])
+    assert "None of the claims in the ledger is tested here" in repr(section(content, "claims").blocks[1])
 
 
 def test_found_differences_are_marked(tmp_path):

@@ -5,12 +5,15 @@ from dataclasses import replace
 from html import unescape
 from urllib.parse import unquote
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oelm.analysis.results import read_results
 from oelm.report.render.markdown import escaped, figure_files, render_markdown
 from oelm.report.write import build_content, write_report
+
+pytestmark = pytest.mark.slow
 
 
 def cells(line):

@@ -14,6 +14,8 @@ from oelm.message import Text
 from oelm.report.render.html import TEMPLATES, both, render_html
 from oelm.report.write import build_content, write_report
 
+pytestmark = pytest.mark.slow
+
 VOID = {"meta", "input", "br", "img", "path", "use"}
 
 

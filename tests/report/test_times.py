@@ -7,12 +7,14 @@ import pytest
 
 from made_bench import LOAD, edited, ratio, write_bench
 from made_runs import TEXT, make_runs, make_text_runs, study_of, text_study_of
-from oelm.analysis.results import read_results
+from oelm.analysis.results import load, read_results
+from oelm.analysis.verdicts import compare_arms
 from oelm.report.blocks import Bullets, Prose, Table
 from oelm.report.render.html import render_html
 from oelm.report.render.markdown import escaped, render_markdown
 from oelm.report.render.pdf import _plain, render_pdf
 from oelm.report.sections.figures import figures_section
+from oelm.report.sections.recommendations import _fastest, recommendations_section
 from oelm.report.write import build_content
 
 pytestmark = pytest.mark.slow
@@ -190,6 +192,28 @@ def test_the_fastest_steps_are_those_of_the_bench(small):
     assert recommendations(small(1.0))["the fastest steps"] == ["\u2013", "no evidence yet"]
     assert recommendations(small(1.1))["the fastest steps"] == ["baseline", "all other arms are worse"]
     assert "SPEEDUP-ABOVE-CEILING" in recommendations(small(0.7))["the fastest steps"][1]
+
+
+def test_the_fastest_steps_are_those_of_the_whole_family(tmp_path):
+    """Whichever arms are shown: 19 others were planned."""
+    study, close = study_of(), ratio(0.95, half=0.04)
+    bench = load(write_bench(make_runs(tmp_path, study, examples=60, steps=10), study, {"oelm-freeze": close})).bench
+    assert _fastest(bench, 1)[0].en == "oelm-freeze"
+    assert _fastest(bench, 20)[0].en == "\u2013"
+
+
+@pytest.mark.parametrize("arms", [None, ["baseline", "oelm-freeze"]])
+def test_what_else_is_recommended_is_tested_in_the_planned_family(tmp_path, monkeypatch, arms):
+    families = set()
+
+    def compare(*args, family, **options):
+        families.add(family)
+        return compare_arms(*args, family=family, **options)
+
+    monkeypatch.setattr("oelm.report.sections.recommendations.compare_arms", compare)
+    results = load(make_runs(tmp_path, examples=60, steps=10))
+    recommendations_section(results if arms is None else results.restricted(arms=arms))
+    assert families == {2}
 
 
 def test_the_hypothesis_says_rounds_and_not_seeds(made):

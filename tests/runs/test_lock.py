@@ -40,6 +40,18 @@ def test_the_first_plan_stays(tmp_path):
     assert read_lock(tmp_path / "made", "made").digest == make_lock(STUDY).digest
 
 
+def test_a_setting_that_a_later_version_adds_changes_nothing(tmp_path):
+    """A lock of the time before there was `data.limit`, and one that uses it."""
+    planned = lock_study(tmp_path, STUDY)
+
+    def forget(lock):
+        del lock["recipe"]["data"]["limit"]
+
+    edit_sealed(tmp_path / LOCK, forget)
+    assert read_lock(tmp_path, "made").digest == planned.digest
+    assert make_lock(with_recipe(data__limit=100)).digest != planned.digest
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_of_many_who_come_at_once_one_is_first(tmp_path, monkeypatch, links):
     if not links:

@@ -116,6 +116,7 @@ JSON = st.recursive(
 FIELDS = [*Record.__annotations__, "format", "another"]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.binary(max_size=40)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from made_runs import made_record, make_runs, study_of
@@ -254,8 +254,10 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.binary(max_size=40) | JSON.map(lambda data: json.dumps(data).encode()) | st.just(b"[" * 100_000))
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=40) | JSON.map(lambda data: json.dumps(data).encode()))
+@example(b"[" * 100_000)
 def test_any_bytes_as_any_file(tmp_path, content):
     holder = tmp_path / "lease" / "token" / "holder.json"
     for name in (RECORD, CELL, STEPS, holder):

@@ -360,6 +360,7 @@ def paths_in(data, before=()):
 FULL = GOOD | {"tune": {"batch.size": [8, 16], "seeds": [7, 8, 9]}, "notes": ["known"]}
 
 
+@pytest.mark.slow
 @settings(quick, max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from(list(paths_in(FULL))), ANYTHING | st.just(...)), min_size=1, max_size=3))
 def test_a_good_study_with_some_values_changed(load, mutations):
@@ -376,6 +377,7 @@ def test_a_good_study_with_some_values_changed(load, mutations):
     is_study_or_refused(load, json.dumps(data))
 
 
+@pytest.mark.slow
 @quick
 @given(
     st.sampled_from([".".join(path) for path in paths_in(FULL)]) | st.text(alphabet="arms.tunechg", max_size=12),

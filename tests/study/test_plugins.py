@@ -273,7 +273,7 @@ def test_a_job_script_has_the_consent(study, plugin, tmp_path):
 
 
 def test_over_ssh_a_file_is_copied_and_a_package_is_named(study, plugin, monkeypatch):
-    from oelm.launch.backends.ssh import plugins as remote
+    from oelm.launch.backends.ssh import upload as remote
 
     class Host:
         def at(self, path: str) -> str:

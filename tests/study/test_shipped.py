@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,7 +159,10 @@ def test_names_of_arms_mean_the_same_everywhere(path):
     scratch = study.recipe.model.name == "oelm-gpt"
     known = (FROM_SCRATCH if scratch else PRETRAINED) | OTHERS
     for arm in study.arms.values():
-        assert arm.treatment == treatment(*known[arm.name]), arm.name
+        meant = treatment(*known[arm.name])
+        if path.stem.endswith("-as-published") and meant.init == "orthogonalize":
+            meant = replace(meant, carry_bias=False)  # the published code left it where it was
+        assert arm.treatment == meant, arm.name
     assert "baseline" in study.arms, "a model that nothing was done to"
 
 

@@ -241,6 +241,7 @@ def left_behind(folder):
     return losses, next(folder.glob("model/*.safetensors")).read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_stopped_and_resumed_is_uninterrupted(name, tmp_path, monkeypatch):
     monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
@@ -248,19 +249,19 @@ def test_stopped_and_resumed_is_uninterrupted(name, tmp_path, monkeypatch):
     content = tiny_study.study(
         tiny_study.write_data(tmp_path / "data"),
         optimizer={"name": name, "lr": 1e-3, "options": options},
-        budget={"steps": 16},
-        evaluate={"every": 5},
-        checkpoint={"every": 5, "keep": "final"},
+        budget={"steps": 4},
+        evaluate={"every": 2},
+        checkpoint={"every": 2, "keep": "final"},
     )
     study = study_from_dict(content)
     cell = {"arm": "oelm-freeze", "seed": 0}
     record = run_cell(study, **cell, out=tmp_path / "whole")
     assert record.status == "done"
     with pytest.raises(Stopped):
-        run_cell(study, **cell, out=tmp_path / "stopped", progress=StopsAt(5))
+        run_cell(study, **cell, out=tmp_path / "stopped", progress=StopsAt(2))
     assert run_cell(study, **cell, out=tmp_path / "stopped").status == "done"
     whole, resumed = (left_behind(tmp_path / which / "tiny/oelm-freeze/seed-0") for which in ("whole", "stopped"))
-    assert len(whole[0]) == 16
+    assert len(whole[0]) == 4
     assert whole == resumed
 
 

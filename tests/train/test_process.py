@@ -29,6 +29,7 @@ print(faults(), keep_memory(), faults())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="about glibc")
 def test_freed_memory_is_kept():
     usual = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"}  # what glibc begins with, and may change by itself
@@ -74,6 +75,7 @@ for library in pathlib.Path(find_spec("torch").origin).parent.glob("lib/libgomp*
 """
 
 
+@pytest.mark.slow
 def test_threads_of_a_command_do_not_spin():
     assert libgomp_settings(RUNTIME)["GOMP_SPINCOUNT"] != "0", "otherwise there is nothing to mend"
     assert libgomp_settings(COMMAND + "import torch")["GOMP_SPINCOUNT"] == "0"

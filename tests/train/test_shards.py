@@ -15,7 +15,7 @@ SOME += ["torch-encoder"]
 
 
 @pytest.mark.slow
-def test_families_in_shards(tmp_path):
+def test_families_in_shards(tmp_path, forked_python):
     # Loopback, whatever the machine is called.
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     env["PYTHONFAULTHANDLER"] = "1"  # one has ended by signal 11, once, and nobody knows where

@@ -15,9 +15,9 @@ from itertools import combinations
 from typing import Literal
 
 from oelm.analysis.checks.registry import Issue
-from oelm.analysis.estimands import MeasuredEstimand, bounds, measure_estimand, p_values
+from oelm.analysis.estimands import MeasuredEstimand, bounds, exp_or_inf, measure_estimand, p_values
 from oelm.analysis.results import Results
-from oelm.analysis.stats.estimate import Estimate, Interval, VarianceSource, weighted_sum
+from oelm.analysis.stats.estimate import BothWays, Estimate, Interval, VarianceSource, both_ways, weighted_sum
 from oelm.analysis.stats.power import ALPHA
 from oelm.errors import StudyError
 from oelm.message import Message
@@ -82,13 +82,17 @@ class Combined:
     """On the scale on which it is combined: of perplexities the logarithm, else as it is shown."""
     with_failures: Estimate | None
     """With every failed seed at the worst value, if there is one."""
+    pull: int = 0
+    """Where failures move it, if that is one way in all studies that have any: -1 down, 1 up."""
     middle: float
     """What no difference is."""
 
     @property
-    def ways(self) -> tuple[Estimate, ...]:
-        """Both ways to count failures, where there are any: what is decided must hold in all."""
-        return tuple(one for one in (self.estimate, self.with_failures) if one is not None)
+    def tested(self) -> Estimate | BothWays | None:
+        """Both ways to count failures, where there are any; None of counts, and where there is nothing to test."""
+        if self.status != "estimated" or self.estimate is None:
+            return None
+        return both_ways(self.estimate, self.with_failures, self.pull)
 
     @property
     def issues(self) -> tuple[Issue, ...]:
@@ -99,12 +103,11 @@ class Combined:
         """P values that it keeps to the rule, and that it does not: with failures both ways, as in hypotheses."""
         if self.status != "estimated":
             return 1.0, 1.0
-        if self.estimate is None:  # counts
+        if self.tested is None:  # counts
             low, high = bounds(rule, margin, middle=self.middle)
             return (0.0, 1.0) if self.value is not None and low < self.value < high else (1.0, 0.0)
         is_logarithm = find_metric(self.estimand.metric).relative
-        found = [p_values(one, rule, margin, middle=self.middle, is_logarithm=is_logarithm) for one in self.ways]
-        return max(p for p, _ in found), max(p for _, p in found)
+        return p_values(self.tested, rule, margin, middle=self.middle, is_logarithm=is_logarithm)
 
 
 def mean_over_studies(studies: Sequence[Results], estimand: Estimand) -> Combined:
@@ -170,14 +173,16 @@ def _combine(studies: Sequence[Results], weights: Sequence[float], estimand: Est
     level = find_metric(estimand.metric).level
     estimate = _weighted([(part, part.measured.estimate) for part in parts])
     interval = estimate.interval(1 - ALPHA)
-    has_failures = any(part.measured.with_failures is not None for part in parts)
+    failing = [part for part in parts if part.measured.with_failures is not None]
+    pulls = {part.measured.pull * int(math.copysign(1, part.weight)) for part in failing}
     counted = [(part, part.measured.with_failures or part.measured.estimate) for part in parts]
     return replace(
         combined,
         value=level(estimate.mean),
         interval=replace(interval, low=level(interval.low), high=level(interval.high)),
         estimate=estimate,
-        with_failures=_weighted(counted) if has_failures else None,
+        with_failures=_weighted(counted) if failing else None,
+        pull=pulls.pop() if len(pulls) == 1 else 0,
     )
 
 
@@ -194,8 +199,8 @@ def _on_scale(measured: MeasuredEstimand, estimate: Estimate | None) -> Estimate
     estimand = measured.estimand
     if estimand.form != "ratio" or find_metric(estimand.metric).relative:
         return estimate
-    ratio = math.exp(estimate.mean)
-    if math.isinf(estimate.se):
-        return replace(estimate, mean=ratio)
+    ratio = exp_or_inf(estimate.mean)
+    if math.isinf(estimate.se) or math.isinf(ratio):
+        return Estimate(mean=ratio, seeds=replace(estimate.seeds, se=math.inf))
     examples = replace(estimate.examples, se=ratio * estimate.examples.se) if estimate.examples is not None else None
     return Estimate(mean=ratio, seeds=replace(estimate.seeds, se=ratio * estimate.seeds.se), examples=examples)

@@ -123,16 +123,12 @@ def _verdicts(means: dict[str, Combined], higher_is_better: bool, margin: float 
 
 
 def _p_differs(one: Combined) -> float:
-    """In one direction, both ways; of perplexities by the logarithm, so no difference is 0."""
-    if one.status != "estimated" or len({way.mean > 0 for way in one.ways}) != 1:
-        return 1.0
-    return max(way.p_differs(0.0) for way in one.ways)
+    """Of perplexities by the logarithm, so no difference is 0."""
+    return one.tested.p_differs() if one.tested is not None else 1.0
 
 
 def _p_equivalent(one: Combined, margin: float | None) -> float:
-    if one.status != "estimated" or margin is None or not one.ways:
-        return 1.0
-    return max(way.p_within(margin) for way in one.ways)
+    return one.tested.p_within(margin) if one.tested is not None and margin is not None else 1.0
 
 
 def _varied(one: Results, other: Results) -> Varied:

@@ -83,6 +83,8 @@ class Design:
     """On the scale on which the metric is judged, as the spreads are."""
     family: int = 1
     """How many comparisons with the baseline were planned: their tests share the 5 %."""
+    hypotheses: int = 1
+    """How many hypotheses were: those about `pairs` share it with all of them but counts."""
     alpha: float = ALPHA
     """The level that they share: with a second stage, half of it for each look."""
     tests: tuple[PlannedTest, ...] = ()
@@ -122,6 +124,7 @@ def planned_design(study: Study) -> Design:
         metric=study.compare.metric,
         min_effect=study.compare.margin,
         family=len(study.arms) - 1,
+        hypotheses=count_tests(study),
         alpha=alpha_of(study),
         tests=tuple(_planned_tests(study)),
     )
@@ -144,6 +147,16 @@ def _planned_tests(study: Study) -> Iterator[PlannedTest]:
         if one.estimand.form == "difference" and find_metric(one.estimand.metric).is_share and margin is not None:
             rule: Literal["find", "equate"] = "equate" if one.rule == "within" else "find"
             yield PlannedTest(name=one.name, margin=margin, rule=rule, family=family, **known)
+
+
+def without_power(study: Study) -> tuple[str, ...]:
+    """Confirmatory tests of which nothing is said beforehand: how far seeds scatter in a loss is not known, nor how
+    large a split of one's own is. Hypotheses by name, the comparisons with the baseline by their metric."""
+    foretold = {test.name for test in _planned_tests(study)}
+    if not study.hypotheses:
+        return () if foretold else (study.compare.metric,)
+    tested = [one for one in study.hypotheses if find_metric(one.estimand.metric).kind != "count"]
+    return tuple(one.name for one in tested if one.name not in foretold)
 
 
 def alpha_of(study: Study | Lock) -> float:

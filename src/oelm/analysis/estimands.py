@@ -15,12 +15,13 @@ from oelm.analysis.evidence import (
     SeedOutcomes,
     arm_mean,
     difference_estimate,
+    pull_of,
     ratio_estimate,
     seed_outcomes,
     worst_value,
 )
 from oelm.analysis.results import Results
-from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds
+from oelm.analysis.stats.estimate import BothWays, Estimate, Interval, from_seeds
 from oelm.analysis.stats.power import ALPHA
 from oelm.analysis.stats.timed_pairs import timed_pair
 from oelm.analysis.verdicts import NOTHING, is_quality, issues_of
@@ -47,6 +48,8 @@ class MeasuredEstimand:
     """Of the seeds that did not fail; of the logarithm where that is what is judged."""
     with_failures: Estimate | None = None
     """With every failure at the worst value, if there is one."""
+    pull: int = 0
+    """Where failures move it, if only its first arm has any: -1 down, 1 up."""
     lacks: tuple[str, ...] = ()
     """What is damaged and would have been used, by name."""
     timed: bool = False
@@ -115,7 +118,7 @@ def _from_records(results: Results, estimand: Estimand, seeds: tuple[int, ...]) 
     estimate = _estimate(results, estimand, by_seed)
     measured = replace(
         blank,
-        value=_exp(estimate.mean) if by_logarithm(estimand) else estimate.mean,
+        value=exp_or_inf(estimate.mean) if by_logarithm(estimand) else estimate.mean,
         interval=shown_interval(estimand, estimate.interval(1 - ALPHA)),
         estimate=estimate,
     )
@@ -126,6 +129,7 @@ def _from_records(results: Results, estimand: Estimand, seeds: tuple[int, ...]) 
     return replace(
         measured,
         with_failures=_over_seeds(estimand, list(at_worst.values()), like=estimate),
+        pull=pull_of(results, outcomes, estimand.metric),
         worst=find_metric(estimand.metric).level(worst),
     )
 
@@ -143,11 +147,11 @@ def shown_interval(estimand: Estimand, interval: Interval) -> Interval:
     """Of its estimate, in the unit of the estimand."""
     if not by_logarithm(estimand):
         return interval
-    return replace(interval, low=_exp(interval.low), high=_exp(interval.high))
+    return replace(interval, low=exp_or_inf(interval.low), high=exp_or_inf(interval.high))
 
 
 def p_values(
-    estimate: Estimate, rule: Rule, margin: float, *, middle: float = 0.0, is_logarithm: bool = False
+    estimate: Estimate | BothWays, rule: Rule, margin: float, *, middle: float = 0.0, is_logarithm: bool = False
 ) -> tuple[float, float]:
     """That what is estimated keeps to a rule, and that it does not; `middle` is no difference, for `within`."""
     if estimate.no_variation:
@@ -212,5 +216,6 @@ def _log(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf
 
 
-def _exp(value: float) -> float:
+def exp_or_inf(value: float) -> float:
+    """Of a logarithm; infinite beyond what a float holds."""
     return math.exp(value) if value < 700 else math.inf

@@ -5,15 +5,16 @@ Everything is on the scale on which the metric is judged: of a perplexity, its l
 Failures are evidence too, by one rule for all arms. A seed failed if it diverged (itself, or when tuned at every point
 of the grid), came to no end, failed an audit, learned nothing, is damaged or has no number. What was not run yet is no
 failure: the comparison is incomplete. No verdict rests on the seeds that survived: it must hold with every failure at
-the worst value as well. An arm that learns nothing in any seed did not fail by bad luck: that is its result, and the
-numbers that it has are taken.
+the worst value as well. But that an arm is worse than one without failures its survivors show alone: failures could
+only add to it. An arm that learns nothing in any seed did not fail by bad luck: that is its result, and the numbers
+that it has are taken.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -27,8 +28,8 @@ from oelm.analysis.stats.crossed import Crossed, crossed
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds
 from oelm.errors import CellError
 from oelm.message import Message
-from oelm.metrics import find_metric
-from oelm.runs.layout import FINISHED
+from oelm.metrics import find_metric, is_higher_better
+from oelm.runs.layout import ENDED
 from oelm.runs.predictions import Predictions
 from oelm.runs.record import Record, Which
 from oelm.runs.simple_baseline import find_simple_baseline
@@ -138,18 +139,23 @@ def by_example(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64] | None] | None:
     """What `combine` makes of the arms' scores (seeds, examples), and the weights of the examples, if they have any.
 
-    Over the seeds in which all arms kept the same examples; None where these are fewer than two, or the examples are.
+    Over the seeds in which all arms kept the same examples; of several sets of them, those that most seeds share. None
+    where these are fewer than two, or the examples are.
     """
-    rows, kept = [], None
+    alike: list[tuple[Predictions, list[NDArray[np.float64]]]] = []
     for seed in seeds if metric in ("accuracy", "loss", "perplexity") else ():
         of_arms = [kept_predictions(results, arm, seed, model, split) for arm in arms]
         scores = [one.scores(metric) if one is not None else None for one in of_arms]
         if any(score is None or not (np.abs(score) <= LARGEST).all() for score in scores):
             continue
-        kept = kept or of_arms[0]
-        assert kept is not None
-        if all(one is not None and same_examples(one, kept) for one in of_arms):
-            rows.append(combine(*scores))
+        first, *others = [one for one in of_arms if one is not None]
+        if not all(same_examples(one, first) for one in others):
+            continue
+        rows = next((rows for kept, rows in alike if same_examples(kept, first)), None)
+        if rows is None:
+            alike.append((first, rows := []))
+        rows.append(combine(*scores))
+    kept, rows = max(alike, key=lambda found: len(found[1]), default=(None, []))
     if kept is None or len(rows) < 2 or len(kept.row) < 2:
         return None
     return np.stack(rows), kept.tokens
@@ -227,7 +233,7 @@ def seed_outcomes(
             failed[seed] = Message("failure-damaged")
         elif record is None and diverged_everywhere(results, cell):
             failed[seed] = Message("status-diverged")
-        elif record is None or record.status not in (*FINISHED, "failed"):
+        elif record is None or record.status not in ENDED:
             not_run.append(seed)
         elif record.status != "done":
             failed[seed] = Message(f"status-{record.status}")
@@ -294,6 +300,18 @@ def worst_value(results: Results, metric: str, seeds: Collection[int]) -> float:
     return max(
         [*first, *(value for of_arm in ends for seed, value in of_arm if seed in seeds)]
     )  # a perplexity is judged as the loss
+
+
+def pull_of(results: Results, outcomes: Sequence[SeedOutcomes], metric: str) -> int:
+    """Where failures move a value, or the difference of an arm to another, if it is the arm alone that has any: -1 down
+    or 1 up, to what is worse. 0 if not; of the baseline, over which nothing may gain by its failures; and of trials,
+    which may lack a number without being worse."""
+    arm, *others = outcomes
+    if not arm.failed or any(other.failed for other in others):
+        return 0
+    if arm.arm == results.study.compare.baseline or find_metric(metric).kind == "tuning":
+        return 0
+    return -1 if is_higher_better(metric) else 1
 
 
 def find_collapsed(results: Results) -> dict[Cell, Message]:

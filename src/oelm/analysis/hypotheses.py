@@ -25,10 +25,10 @@ from oelm.analysis.estimands import (
 )
 from oelm.analysis.evidence import SeedOutcomes
 from oelm.analysis.results import Results
-from oelm.analysis.stats.estimate import Estimate, Interval, holm
+from oelm.analysis.stats.estimate import BothWays, Estimate, Interval, both_ways, holm
 from oelm.analysis.stats.power import ALPHA
 from oelm.analysis.stats.timed_pairs import count_rounds
-from oelm.analysis.verdicts import correction_factor, describe_failures, remark_on, with_lacks
+from oelm.analysis.verdicts import correction_factor, describe_failures, is_quality, remark_on, with_lacks
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric
 from oelm.study.hypothesis import Estimand, Hypothesis
@@ -65,6 +65,8 @@ class JudgedHypothesis:
     """How the planned seeds of its arms ended."""
     worst: float | None = None
     """What a failure counts as, if there is one."""
+    pull: int = 0
+    """Where failures move the estimand, if only its first arm has any: -1 down, 1 up."""
     num_undefined: int = 0
     """Seeds in which a value is 0 or below."""
     survivors: HypothesisStatus = "inconclusive"
@@ -107,7 +109,7 @@ def judge_hypotheses(results: Results) -> list[JudgedHypothesis]:
     found = _look(results, planned.seeds)
     if planned.second_stage:
         second = _look(results, (*planned.seeds, *planned.second_stage))
-        found = {name: _by_stages(one, second[name]) for name, one in found.items()}
+        found = {name: _by_stages(results, one, second[name]) for name, one in found.items()}
     for late in (whole or results).study.hypotheses:  # each by itself: no family gets larger by what came later
         if late.name in results.changes.hypotheses:
             one = replace(measure_hypothesis(results, late), exploratory=Message("exploratory-added"))
@@ -122,12 +124,14 @@ def _look(results: Results, seeds: tuple[int, ...]) -> dict[str, JudgedHypothesi
     return judge_family({name: replace(one, alpha=alpha) for name, one in measured.items()})
 
 
-def _by_stages(first: JudgedHypothesis, second: JudgedHypothesis) -> JudgedHypothesis:
-    """What the first stage has decided stays so; the rest is judged over all seeds, when all of them are there."""
+def _by_stages(results: Results, first: JudgedHypothesis, second: JudgedHypothesis) -> JudgedHypothesis:
+    """What the first stage has decided stays so; the rest is judged over all seeds, when all of them are there, and
+    those of the baseline."""
     if first.status != "inconclusive" or first.sealed is not None or first.timed:
         return first
-    not_run = {seed for outcome in second.outcomes for seed in outcome.not_run}
-    if not not_run:
+    estimand, not_run = first.hypothesis.estimand, {seed for outcome in second.outcomes for seed in outcome.not_run}
+    is_open = not is_quality(estimand.metric) or set(arms_of(estimand)) <= set(results.second_stage)
+    if is_open and not not_run:
         return second
     number = len(second.outcomes[0].planned) - len(first.outcomes[0].planned)
     return _decided(replace(first, pending=Message("why-second-stage", n=number - len(not_run), number=number)))
@@ -195,9 +199,8 @@ def measure_hypothesis(
     changed = changed_hypothesis(results, hypothesis.name)
     alone = _p_alone(hypothesis, found)
     both = alone
-    if found.with_failures is not None:  # it must hold both ways
-        also = _p_values(hypothesis, found.with_failures)
-        both = (max(alone[0], also[0]), max(alone[1], also[1]))
+    if found.estimate is not None:
+        both = _p_values(hypothesis, both_ways(found.estimate, found.with_failures, found.pull))
     if (found.not_run or found.num_undefined) and not found.exact:
         both = (1.0, 1.0)
     return JudgedHypothesis(
@@ -216,6 +219,7 @@ def measure_hypothesis(
         timed=found.timed,
         outcomes=found.outcomes,
         worst=found.worst,
+        pull=found.pull,
         num_undefined=found.num_undefined,
         survivors_p=alone,
     )
@@ -229,7 +233,7 @@ def _p_alone(hypothesis: Hypothesis, found: MeasuredEstimand) -> tuple[float, fl
     return _p_values(hypothesis, found.estimate) if found.estimate is not None else (1.0, 1.0)
 
 
-def _p_values(hypothesis: Hypothesis, estimate: Estimate) -> tuple[float, float]:
+def _p_values(hypothesis: Hypothesis, estimate: Estimate | BothWays) -> tuple[float, float]:
     """That it keeps to its rule, and that it does not."""
     estimand = hypothesis.estimand
     return p_values(
@@ -297,9 +301,18 @@ def _with_words(one: JudgedHypothesis, message: Message) -> Message:
     failed = describe_failures(one.outcomes)
     if not failed:
         return message
-    if one.status in ("supported", "refuted"):
-        return Message("verdict-despite-failures", verdict=message, failed=failed, worst=one.worst)
-    return Message("verdict-with-failures", verdict=message, failed=failed)
+    if one.status not in ("supported", "refuted"):
+        return Message("verdict-with-failures", verdict=message, failed=failed)
+    if one.pull and one.pull == _direction(one):
+        return Message("verdict-failures-add", verdict=message, failed=failed)
+    return Message("verdict-despite-failures", verdict=message, failed=failed, worst=one.worst)
+
+
+def _direction(one: JudgedHypothesis) -> int:
+    """Of what it is found to be, from the margin: -1 below, 1 above, 0 inside."""
+    if one.hypothesis.rule == "within":
+        return 0 if one.status == "supported" or one.estimate is None else 1 if one.estimate.mean > 0 else -1
+    return 1 if (one.hypothesis.rule == "above") == (one.status == "supported") else -1
 
 
 def _measured(one: JudgedHypothesis) -> Message:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping
 
-from oelm.analysis.design import Design, Side, alpha_of, hypothesis_pairs, is_pretrained, model_width, settings_of
+from oelm.analysis.design import (
+    Design,
+    Side,
+    alpha_of,
+    count_tests,
+    hypothesis_pairs,
+    is_pretrained,
+    model_width,
+    settings_of,
+)
 from oelm.analysis.evidence import seed_outcomes
 from oelm.analysis.results import Results, finite_number
 from oelm.runs.provenance import Provenance
@@ -45,6 +54,7 @@ def observed_design(results: Results) -> Design:
         metric=study.compare.metric,
         min_effect=study.compare.margin,
         family=len(results.planned.arms) - 1,
+        hypotheses=count_tests(results.planned),
         alpha=alpha_of(results.planned),
         spreads=_spreads(results),
     )
@@ -64,11 +74,14 @@ def _settings(records: dict[int, Record]) -> dict[str, object]:
 
 def merge_seeds(values: Mapping[int, object]) -> object:
     """What is the same in all seeds; else every value as text, with its seeds."""
+    first = next(iter(values.values()), "")
+    if all(value is first for value in values.values()):
+        return first
     seeds: dict[str, list[int]] = {}
     for seed, value in values.items():
         seeds.setdefault(repr(value), []).append(seed)
     if len(seeds) == 1:
-        return next(iter(values.values()))
+        return first
     return " / ".join(f"{value} (seed {', '.join(map(str, some))})" for value, some in seeds.items())
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 
 from oelm.analysis.stats.timed_pairs import bench_mismatch
-from oelm.analysis.tuning import best_point
+from oelm.analysis.tuning import best_point, missing_cells
 from oelm.errors import CellError, OelmError, StudyError, did_you_mean
 from oelm.message import Message, verbatim
 from oelm.metrics import MEASURED, find_metric
@@ -23,7 +25,7 @@ from oelm.runs.files import FileDigest
 from oelm.runs.layout import (
     BENCH,
     CELL,
-    FINISHED,
+    ENDED,
     LOCK,
     PREDICTIONS,
     SIMPLE_BASELINE,
@@ -45,7 +47,6 @@ from oelm.study.cells import (
     flatten,
     is_nested,
     restrict_study,
-    trials_of,
     tuning_cells,
 )
 from oelm.study.load import load_study, study_from_dict
@@ -141,7 +142,8 @@ class Results:
     missing: tuple[Cell, ...] = ()
     """Planned cells that have not come to an end. While there are any, no test number is here."""
     second_stage: tuple[str, ...] = ()
-    """Arms whose second stage has come to an end. Of the others, no test number of it is here."""
+    """Arms whose second stage has come to an end, as has that of the baseline. Of the others, no test number of it is
+    here."""
 
     @property
     def sealed(self) -> Message | None:
@@ -244,14 +246,15 @@ class Results:
 
     def predictions(self, cell: Cell, *, model: Which = "final", split: str | None = None) -> Predictions | None:
         """What a cell kept of every example of the first test split, or another; None if nothing, or it is damaged."""
-
         digest = self._digest(cell, PREDICTIONS)
         if digest is None:  # sealed, perhaps, whatever was read
             return None
         first = self.records[cell].first_split if cell in self.records else None
         split = None if split == first else split
-        read = partial(read_predictions, self.folder / cell.folder, digest, model=model, split=split)
-        return self.files_read.predictions.get((cell, model, split), read)
+        return self.files_read.predictions.get(
+            (cell, model, split),
+            lambda: read_predictions(self.folder / cell.folder, digest, model=model, split=split),
+        )
 
     def steps(self, cell: Cell) -> Steps:
         """The log of a cell's training; an empty one if it is damaged."""
@@ -261,7 +264,9 @@ class Results:
     def _digest(self, cell: Cell, name: str) -> FileDigest | None:
         """Of a file of a cell, unless that is damaged, or the cell has no record."""
         record = self.records.get(cell) or self.tuning.get(cell)
-        return record.files.get(name) if record is not None and f"{cell}/{name}" not in self.damaged else None
+        if record is None or (self.damaged and f"{cell}/{name}" in self.damaged):
+            return None
+        return record.files.get(name)
 
     @cached_property
     def collapsed(self) -> dict[Cell, Message]:
@@ -371,6 +376,12 @@ class Results:
                 why="the study did not tune the learning rate",
                 hint="tune: {optimizer.lr: [...]} in the study",
             )
+        if metric == "tuned_lr":
+            raise StudyError(
+                "no learning rate is better than another",
+                why="tuned_lr is what every seed took of the grid, and accuracy or loss say what it was good for",
+                hint=f"results.tuned('{arm}'), or a hypothesis: tuned_lr({arm}) / tuned_lr({against})",
+            )
         if arm == against:
             raise StudyError(f"'{arm}' is compared with itself", hint=f"another of {', '.join(self.arms)}")
         if (against, model) == (self.study.compare.baseline, "final"):
@@ -443,6 +454,19 @@ def load(runs: str | Path) -> Results:
     return read_results(folders[0])
 
 
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Records are millions of objects and no garbage: to look for some again and again takes time for nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_without_collecting()
 def read_results(folder: Path) -> Results:
     """The results of the study in this folder."""
     found: dict[Cell, Record] = {}
@@ -498,27 +522,21 @@ def read_results(folder: Path) -> Results:
         lock=lock,
         changes=changes,
     )
-    ended = {cell for cell in compared_cells(both) if _has_ended(results, cell)}
-    missing = tuple(cell for cell in compared_cells(results.planned) if cell not in ended)
+    there = {str(cell) for cell, record in found.items() if record.status in ENDED}
+    best = partial(best_point, study, records=results.tuning)
+    waiting = set(missing_cells(both, there, results.damaged, best))
     second = results.planned.second_stage
-    arms = tuple(arm for arm in study.arms if second and all(Cell(arm=arm, seed=seed) in ended for seed in second))
+    missing = tuple(cell for cell in compared_cells(results.planned) if cell in waiting)
+    arms = _complete_arms(study, second, waiting) if second else ()
     sealed = [cell for cell in results.records if missing or (cell.seed in second and cell.arm not in arms)]
     return _seal(replace(results, missing=missing, second_stage=arms), sealed)
 
 
-def _has_ended(results: Results, cell: Cell) -> bool:
-    """Whether nothing more comes of a cell: it has a record, or one that is damaged, or its tuning came to nothing."""
-    record = results.records.get(cell)
-    if record is not None or str(cell) in results.damaged:
-        return record is None or record.status in (*FINISHED, "failed")
-    trials = [trial for some in trials_of(results.study, cell).values() for trial in some]
-    if not trials or not all(trial in results.tuning for trial in trials):
-        return False
-    try:
-        best_point(results.study, cell, results.tuning)
-    except StudyError:
-        return True
-    return False
+def _complete_arms(study: Study, second: Collection[int], waiting: Collection[Cell]) -> tuple[str, ...]:
+    """Whose second stage is complete, with that of what they are compared with: one side alone says how to go on."""
+    open_arms = {cell.arm for cell in waiting if cell.seed in second}
+    arms = tuple(arm for arm in study.arms if arm not in open_arms)
+    return arms if study.compare.baseline in arms and len(arms) > 1 else ()
 
 
 def _seal(results: Results, cells: Collection[Cell]) -> Results:
@@ -532,8 +550,9 @@ def _seal(results: Results, cells: Collection[Cell]) -> Results:
 
 def _damaged_files(folder: Path, cell: Cell, record: Record, files_read: FilesRead) -> Iterator[Excluded]:
     """Files of a cell that are not what its record says."""
+    place = folder / cell.folder
     for name in (STEPS, PREDICTIONS) if cell.point is None else (STEPS,):  # a trial sees no test split
-        place, digest = folder / cell.folder, record.files.get(name)
+        digest = record.files.get(name)
         try:
             if digest is None and record.status == "done":
                 raise CellError(f"{name} is missing", why="its record does not name one")

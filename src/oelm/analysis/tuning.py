@@ -6,7 +6,7 @@ Who reads recomputes the choice. The rest is how well the best of k does, and ho
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from oelm.analysis.stats.estimate import from_seeds
 from oelm.errors import StudyError
 from oelm.metrics import Direction
 from oelm.runs.record import Record, read_record
-from oelm.study.cells import Cell, Point, trials_of
+from oelm.study.cells import Cell, Point, compared_cells, trials_of
 from oelm.study.study import Compare, Study
 
 
@@ -44,6 +44,30 @@ def best_point(study: Study, cell: Cell, records: Mapping[Cell, Record]) -> Poin
     if math.isinf(costs[best]):
         raise StudyError(f"{cell} has no point of the grid at which all its trials came to their end")
     return best
+
+
+def missing_cells(
+    study: Study, there: Collection[str], damaged: Collection[str], best: Callable[[Cell], Point]
+) -> tuple[Cell, ...]:
+    """Cells of a study that have not come to an end: without a record, and still to be tuned or trained. While one that
+    was planned is among them, no test number is shown.
+
+    By their names, `there` are the cells and trials with a record that can be read, `damaged` those with another.
+    `best` is the point that a cell takes.
+    """
+
+    def came_to_nothing(cell: Cell) -> bool:
+        trials = [str(trial) for some in trials_of(study, cell).values() for trial in some]
+        if not trials or not all(trial in there for trial in trials):
+            return False
+        try:
+            best(cell)
+        except StudyError:
+            return True
+        return False
+
+    waiting = [cell for cell in compared_cells(study) if str(cell) not in there and str(cell) not in damaged]
+    return tuple(cell for cell in waiting if not came_to_nothing(cell))
 
 
 def trial_cost(record: Record, compare: Compare) -> float:

@@ -4,7 +4,8 @@ The rules, all at 5 % (with a planned second stage, at half of it in each of the
 one-sided tests put the difference inside the smallest effect of interest; else `better` or `worse` if a paired test
 finds a difference; else `inconclusive`. Where a check blocks the comparison, it is `invalid`, whatever the numbers. The
 arms of a study are one family of tests, corrected by Holm's method, however many of them are looked at. A verdict is
-given at the planned number of seeds, and must hold with the seeds that failed at their worst value (`evidence`).
+given at the planned number of seeds, and must hold with the seeds that failed at their worst value, unless these could
+only add to it (`evidence`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from oelm.analysis.evidence import (
     SeedOutcomes,
     by_example,
     kept_predictions,
+    pull_of,
     same_examples,
     seed_outcomes,
     with_examples,
@@ -30,7 +32,16 @@ from oelm.analysis.evidence import (
 )
 from oelm.analysis.results import Results
 from oelm.analysis.stats.crossed import Crossed, McNemar, crossed, example_bootstrap, mcnemar
-from oelm.analysis.stats.estimate import Estimate, Interval, VarianceSource, bca_interval, from_seeds, holm
+from oelm.analysis.stats.estimate import (
+    BothWays,
+    Estimate,
+    Interval,
+    VarianceSource,
+    bca_interval,
+    both_ways,
+    from_seeds,
+    holm,
+)
 from oelm.analysis.stats.power import ALPHA, detectable, seeds_needed
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric, is_higher_better
@@ -41,14 +52,21 @@ Verdict = Literal["better", "worse", "equivalent", "inconclusive", "invalid"]
 NOTHING = Estimate(mean=math.nan, seeds=VarianceSource(se=math.inf, df=0))
 # What can be wrong with a count, with memory, with a time. Quality is another matter, and these are none of its.
 _COUNT_CHECKS = ("AUDIT-FAILED", "COUNT-MISSES-BUFFERS", "BASELINE-TREATED")
-_MEMORY_CHECKS = ("AUDIT-FAILED", "SETTING-DIFFERS")
+_MEMORY_CHECKS = ("AUDIT-FAILED", "SETTING-DIFFERS", "CHANGED-AFTER-START")
 # Nor need a baseline be a good one for its LR sensitivity to be known.
 _TUNING_CHECKS = (
-    *("AUDIT-FAILED", "SETTING-DIFFERS", "UNPAIRED", "TUNING-UNEQUAL", "INERT-SCHEDULE"),
+    *("AUDIT-FAILED", "SETTING-DIFFERS", "CHANGED-AFTER-START", "UNPAIRED", "TUNING-UNEQUAL", "INERT-SCHEDULE"),
     *("BASELINE-TREATED", "SCALE-CONFOUND", "PRETRAINED-ERASED", "MANY-FACTORS"),
 )
 # Reasons why nothing is decided, whatever the interval.
-_INSTEAD_OF_INTERVAL = ("why-incomplete", "why-failures", "why-one-seed", "why-no-variation", "why-no-ratio")
+_INSTEAD_OF_INTERVAL = (
+    "why-incomplete",
+    "why-failures",
+    "why-no-seed",
+    "why-one-seed",
+    "why-no-variation",
+    "why-no-ratio",
+)
 TIME_CHECKS = (*_MEMORY_CHECKS, "FIXED-ORDER", "SPEEDUP-ABOVE-CEILING", "TIME-ARITHMETIC", "PADDING-TIMED")
 
 
@@ -84,7 +102,7 @@ class Comparison:
     pending: Message | None = None
     """What was planned, is not there yet, and may decide it: a second stage."""
     p_differs: float
-    """Corrected for the family; with failures, the larger of both ways to count them, and 1 where they disagree."""
+    """Corrected for the family; with failures, both ways to count them (`BothWays`)."""
     p_equivalent: float | None
     detectable: float
     """The smallest true difference that these seeds and examples find with 80 % power, as one of the family."""
@@ -97,6 +115,8 @@ class Comparison:
     """What a failure counts as, if there is one, on the scale on which the metric is judged."""
     with_failures: Estimate | None
     """With every failure at the worst value."""
+    pull: int = 0
+    """Where failures move the difference, if only the arm has any: -1 down, 1 up."""
     survivors: Verdict = "inconclusive"
     """What the seeds that did not fail would say alone; not to be relied on where some did."""
     exploratory: Message | None = None
@@ -142,6 +162,10 @@ class Comparison:
     def remark(self) -> Message | None:
         """Why the verdict does not follow from the interval that decides; None where it does."""
         return remark_on(self.why)
+
+    @property
+    def tested(self) -> Estimate | BothWays:
+        return both_ways(self.estimate, self.with_failures, self.pull)
 
     @property
     def n(self) -> int:
@@ -287,8 +311,7 @@ def _same_question(metric: str, other: str) -> bool:
 
 def _holm(found: Mapping[str, Comparison], p_of: Callable[[Comparison], float], family: int) -> dict[str, float]:
     """Corrected p values. What cannot find anything still counts, and leaves the others no more than if it were not."""
-    blank = {f"({number})": 1.0 for number in range(family - len(found))}  # no arm has such a name
-    return holm({arm: p_of(one) if _is_tested(one) else 1.0 for arm, one in found.items()} | blank)
+    return holm({arm: p_of(one) if _is_tested(one) else 1.0 for arm, one in found.items()}, family)
 
 
 def _is_tested(one: Comparison) -> bool:
@@ -296,7 +319,7 @@ def _is_tested(one: Comparison) -> bool:
 
 
 def _p_survivors_differ(one: Comparison) -> float:
-    return one.estimate.p_differs(0.0)
+    return one.estimate.p_differs()
 
 
 def _p_survivors_equivalent(one: Comparison) -> float:
@@ -304,19 +327,12 @@ def _p_survivors_equivalent(one: Comparison) -> float:
 
 
 def _p_differs(one: Comparison) -> float:
-    """Before correction: it must hold both ways, in one direction."""
-    other = one.with_failures
-    if other is None:
-        return _p_survivors_differ(one)
-    is_one_way = one.estimate.mean * other.mean > 0
-    return max(_p_survivors_differ(one), other.p_differs(0.0)) if is_one_way else 1.0
+    """Before correction."""
+    return one.tested.p_differs()
 
 
 def _p_equivalent(one: Comparison) -> float:
-    other = one.with_failures
-    if other is None or one.margin is None:
-        return _p_survivors_equivalent(one)
-    return max(_p_survivors_equivalent(one), other.p_within(one.margin))
+    return one.tested.p_within(one.margin) if one.margin is not None else 1.0
 
 
 def compare_arms(
@@ -370,6 +386,7 @@ def compare_arms(
         outcomes=outcomes,
         worst=worst,
         with_failures=_with_failures(outcomes, worst, estimate) if worst is not None else None,
+        pull=pull_of(results, outcomes, metric),
         exploratory=exploratory,
         issues=issues_of(results, arm, against, metric),
         lacks=results.lacking((arm, against), metric),
@@ -411,7 +428,11 @@ def issues_of(results: Results, arm: str, against: str, metric: str) -> tuple[Is
 
 def _blocking(issue: Issue) -> Issue:
     """Another machine, or an order that never changes, is worth a word beside an accuracy, and blocks a time."""
-    return issue if issue.code in ("PADDING-TIMED", "AUDIT-FAILED") else replace(issue, severity="invalid")
+    return (
+        issue
+        if issue.code in ("PADDING-TIMED", "AUDIT-FAILED", "CHANGED-AFTER-START")
+        else replace(issue, severity="invalid")
+    )
 
 
 def _mcnemar(results: Results, arm: str, against: str, model: Which, seeds: Collection[int]) -> dict[int, McNemar]:
@@ -479,7 +500,9 @@ def _with_words(one: Comparison, message: Message) -> Message:
     """A verdict that says what else must be known of it: which seeds failed, how many may, and what it is worth."""
     is_decided = one.verdict in ("better", "worse", "equivalent") and not one.exact
     failed = describe_failures(one.outcomes)
-    if failed and is_decided:
+    if failed and one.verdict == "worse" and one.pull:
+        message = Message("verdict-failures-add", verdict=message, failed=failed)
+    elif failed and is_decided:
         message = Message("verdict-despite-failures", verdict=message, failed=failed, worst=one.worst_shown)
     elif failed:
         message = Message("verdict-with-failures", verdict=message, failed=failed)
@@ -570,7 +593,7 @@ def _why_not_tested(one: Comparison) -> Message | None:
     if not_run:
         return Message("why-incomplete", n=planned - len(not_run), number=planned)
     if one.n < 2:
-        return Message("why-one-seed", n=one.n)
+        return Message("why-one-seed", n=one.n) if one.n else Message("why-no-seed")
     return Message("why-no-variation") if one.estimate.no_variation else None
 
 

@@ -1,7 +1,5 @@
 """Arms: what a bench times, together in one process or each block of steps in its own, and what it took."""
 
-from __future__ import annotations
-
 import gc
 import tempfile
 from collections.abc import Callable, Mapping

@@ -6,30 +6,26 @@ learns. An embedding is a lookup and has no products; where it learns, it is in 
 the spared share too large rather than too small. Only attention may be less than is counted: see `Ceiling.at_most`.
 
 The step runs on the meta device, where nothing is computed: it needs no weights and no memory. Our own arithmetic takes
-the sizes from hooks and knows by itself what the backward pass needs; `counted` lets torch count the same step. There,
-torch sees attention as the plain products that it is, with full score matrices. Of the fused kernels, it would miss
-the CPU's, and count a recomputation for the GPU's.
+the sizes from hooks and knows by itself what the backward pass needs; tests hold it to what torch counts of the same
+step. There, torch sees attention as the plain products that it is, with full score matrices. Of the fused kernels, it
+would miss the CPU's, and count a recomputation for the GPU's.
 """
 
 import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from oelm.errors import ModelError
-from oelm.heads.applied import Applied
-from oelm.heads.find import find_projections, projections_in
-from oelm.heads.freeze import set_requires_grad, should_freeze, split_fused
-from oelm.heads.projection import ParamSlice, Projection, param_slices
-from oelm.treatment import Treatment
+from oelm.heads.find import find_projections
+from oelm.heads.projection import Projection
 
 OPTIMIZER_FLOPS = 16
 """For every weight that learns: AdamW's decay 1, first moment 3, second moment 4, denominator 3, step 3; 2 for the
@@ -38,7 +34,7 @@ length of the gradient."""
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Floating-point operations of training steps. Works add up, as those of batches of several lengths."""
+    """Floating-point operations of a training step."""
 
     linear_forward: float = 0.0
     linear_input_gradient: float = 0.0
@@ -56,15 +52,12 @@ class Work:
 
     @property
     def products(self) -> float:
-        """All matrix products: what `counted` counts."""
+        """All matrix products: what torch counts."""
         return self.linear + self.attention + self.head
 
     @property
     def total(self) -> float:
         return self.products + self.optimizer
-
-    def __add__(self, other: Self) -> "Work":
-        return Work(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(Work)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,27 +94,9 @@ def _spared(before: float, after: float) -> float:
     return 1 - after / before if before else 0.0
 
 
-def ceiling(model: nn.Module | Applied, treatment: Treatment | None = None, *, batch: int, length: int) -> Ceiling:
-    """The ceiling of a treatment for steps of `batch` sequences of `length` tokens.
-
-    Either of an untreated model and a treatment, or of what `apply` returned, against the same model without it.
-    """
-    if isinstance(model, Applied):
-        baseline = _to_meta(model.model, learns={id(region.parameter) for region in _taken(model)})
-        treated = _to_meta(model.model)
-    else:
-        baseline, treated = _to_meta(model), _to_meta(model)
-        if treatment is not None:
-            _freeze(treated, treatment)
-    return Ceiling(baseline=_work(baseline, batch, length), treated=_work(treated, batch, length))
-
-
 def work_of(model: nn.Module, *, batch: int, length: int) -> Work:
     """The work of a step of this model as it is, with what learns in it now."""
-    return _work(_to_meta(model), batch, length)
-
-
-def _work(meta_model: nn.Module, batch: int, length: int) -> Work:
+    meta_model = _to_meta(model)
     tally = _Tally(meta_model, batch=batch)
     with tally.watching():
         _step(meta_model, batch, length, turned=tally.turn)
@@ -129,15 +104,7 @@ def _work(meta_model: nn.Module, batch: int, length: int) -> Work:
     return Work(**tally.work, optimizer=OPTIMIZER_FLOPS * learning)
 
 
-def counted(model: nn.Module, *, batch: int, length: int) -> int:
-    """The products of the same step as torch's `FlopCounterMode` counts them."""
-    meta_model = _to_meta(model)
-    with FlopCounterMode(display=False) as counter:
-        _step(meta_model, batch, length)
-    return int(counter.get_total_flops())
-
-
-def _step(meta_model: nn.Module, batch: int, length: int, *, turned: Callable[[], None] = lambda: None) -> None:
+def _step(meta_model: nn.Module, batch: int, length: int, *, turned: Callable[[], None]) -> None:
     """One forward and one backward pass; `turned` is called between them."""
     tokens = torch.zeros(batch, length, dtype=torch.long, device="meta")
     try:
@@ -164,15 +131,12 @@ class _Assured(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-# -- models without weights ----------------------------------------------------------------------------------------
-
-
-def _to_meta(model: nn.Module, learns: frozenset[int] | set[int] = frozenset()) -> nn.Module:
-    """A copy in training mode on the meta device; the parameters in `learns` (by id) learn in it in any case."""
+def _to_meta(model: nn.Module) -> nn.Module:
+    """A copy in training mode on the meta device."""
     instead: dict[int, Any] = {}
     for parameter in model.parameters():
         empty = torch.empty_like(parameter, device="meta")
-        instead[id(parameter)] = nn.Parameter(empty, parameter.requires_grad or id(parameter) in learns)
+        instead[id(parameter)] = nn.Parameter(empty, parameter.requires_grad)
     for buffer in model.buffers():
         instead[id(buffer)] = torch.empty_like(buffer, device="meta")
     meta_model = copy.deepcopy(model, instead).train()
@@ -180,19 +144,6 @@ def _to_meta(model: nn.Module, learns: frozenset[int] | set[int] = frozenset()) 
     if config is not None:
         config.use_cache = False  # as in training
     return meta_model
-
-
-def _taken(applied: Applied) -> list[ParamSlice]:
-    return [region for region in applied.frozen if region.key in applied.freezable]
-
-
-def _freeze(meta_model: nn.Module, treatment: Treatment) -> None:
-    """What `apply` does to what learns, without weights to treat."""
-    treated = projections_in(meta_model, treatment.layers)
-    for _ in split_fused([projection for projection in treated if projection.role in treatment.frozen_roles]):
-        pass
-    regions = [region for projection in treated for region in param_slices(projection)]
-    set_requires_grad([region for region in regions if should_freeze(treatment, region)], False)
 
 
 # -- our own arithmetic --------------------------------------------------------------------------------------------
@@ -284,7 +235,8 @@ class _Tally:
         """torch's own attention keeps its maps in itself and calls no module for them."""
         given = [*args[:3], *(kwargs[name] for name in ("query", "key", "value")[len(args) :])]
         fused = module.in_proj_weight
-        weights = fused.chunk(3) if fused is not None else _separate(module)
+        separate = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+        weights = fused.chunk(3) if fused is not None else separate
         for tensor, matrix in zip(given, weights, strict=True):
             self._map(inside, tensor, matrix)
         bias = module.in_proj_bias is not None and module.in_proj_bias.requires_grad
@@ -318,10 +270,6 @@ def _matrices(module: nn.Module) -> list[nn.Parameter]:
     """The weight of a linear map, in both its parts where it is split; no table, norm or filter."""
     own = module.named_parameters(recurse=False)
     return [parameter for name, parameter in own if name.startswith("weight") and parameter.ndim == 2]
-
-
-def _separate(module: nn.MultiheadAttention) -> tuple[Tensor, ...]:
-    return module.q_proj_weight, module.k_proj_weight, module.v_proj_weight
 
 
 def _given(args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> Tensor:

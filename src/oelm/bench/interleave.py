@@ -1,7 +1,5 @@
 """Interleave: arms take short turns at training the same steps, until the ratio of their times is known."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ The question comes as JSON on its standard input, and the last line of its stand
 program, this module is the process that times one block of steps.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

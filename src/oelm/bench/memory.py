@@ -3,8 +3,6 @@
 Run as a program, this module is that fresh process.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """Memory budget: whether all arms of a bench fit at once into the memory that is free."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -8,8 +8,6 @@ over rounds does not mind how far out a disturbed round lies.
 Shape suffixes: R = rounds, V = visits (timed blocks) of a round, which are two, S = steps of a visit.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -4,8 +4,6 @@ All arms are in one process, if they fit into memory together; else every block 
 the steps themselves is outside the clock: loading, tokenizing, making batches, warming up.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Stepper: one arm, timed step by step, and in a step forward, backward and optimizer apart."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """System: what else the machine did while something was timed."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 A test holds every number here to `oelm.count` of the real model.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from oelm.data.tasks import TASKS

@@ -1,6 +1,7 @@
 """Decide claims: every test of a claim by counting or by our own records, and the verdict that they give together.
 
-The first test that decides gives the verdict, with its scale. Tests that can decide a claim are one family: they share
+The first test that decides gives the verdict, with its scale; a study that was not run as it is shipped is another
+test, and decides nothing. Tests that can decide a claim are one family: they share
 the 5 % (Holm), also those that were not run. A second stage of a study is another look at it, and shares them too. A
 count is exact, and needs neither records nor a correction.
 
@@ -8,11 +9,9 @@ count is exact, and needs neither records nor a correction.
 all tests are. It is not asked what this machine has: the same records give the same page everywhere.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from oelm.analysis.across import Combined, interaction, mean_over_studies
@@ -83,8 +82,12 @@ def _verdict_message(status: ClaimStatus, deciding: list[JudgedTest]) -> Message
         needs = dict.fromkeys(one.test.needs for one in deciding)
         return Message("claim-verdict-needs", status=word, needs=tuple(needs))
     if status not in _DECIDED:
-        is_measured = any(one.value is not None for one in deciding)
-        return word if is_measured else Message("claim-verdict-not-run", status=word)
+        if any(one.value is not None for one in deciding):
+            return word
+        part = next((one.message.values["studies"] for one in deciding if one.message.key == "claim-part"), None)
+        if part is not None:
+            return Message("claim-verdict-part", status=word, studies=part)
+        return Message("claim-verdict-not-run", status=word)
     scales = {way: tuple(one.test.scale for one in deciding if one.status == way) for way in _DECIDED}
     verdict = Message("claim-verdict-at", status=word, scale=scales[status])
     other: ClaimStatus = "refuted" if status == "supported" else "supported"
@@ -166,7 +169,7 @@ class _Measured:
     """Studies without records of its arms."""
     combined: Combined | None = None
     changed: tuple[str, ...] = ()
-    """Where a study that was run departs from the shipped one."""
+    """Where a study that was run departs from the shipped one: then it decides nothing."""
 
 
 def _measure(test: ClaimTest, results: Mapping[str, Results]) -> _Measured:
@@ -174,26 +177,28 @@ def _measure(test: ClaimTest, results: Mapping[str, Results]) -> _Measured:
     if missing:
         return _Measured(test=test, judged=_blank(test.hypothesis), missing=missing)
     there = [results[study] for study in test.studies]
-    changed = tuple(change for one in there for change in _changes(one.study))
+    changed = tuple(change for one in there for change in _changes(one.planned, arms_of(test.estimand)))
     looks = 1 + sum(bool(one.planned.second_stage) for one in there)
-    if test.combine is None:
-        judged = replace(measure_hypothesis(there[0], test.hypothesis), alpha=ALPHA / looks)
-        return _Measured(test=test, judged=judged, changed=changed)
-    combined = _combine(there, test)
+    combined = _combine(there, test) if test.combine is not None else None
+    judged = measure_hypothesis(there[0], test.hypothesis) if combined is None else _of_several(combined, test)
+    if changed:
+        judged = replace(judged, p_supported=1.0, p_refuted=1.0, survivors_p=(1.0, 1.0))
+    return _Measured(test=test, judged=replace(judged, alpha=ALPHA / looks), combined=combined, changed=changed)
+
+
+def _of_several(combined: Combined, test: ClaimTest) -> JudgedHypothesis:
     p_values = combined.test(test.rule, test.margin)
-    judged = replace(
+    return replace(
         _blank(test.hypothesis),
         status="invalid" if combined.status == "invalid" else "inconclusive",
         value=combined.value,
         interval=combined.interval,
-        n=len(there),
+        n=len(combined.parts),
         p_supported=p_values[0],
         p_refuted=p_values[1],
         issues=combined.issues,
         survivors_p=p_values,
-        alpha=ALPHA / looks,
     )
-    return _Measured(test=test, judged=judged, combined=combined, changed=changed)
 
 
 def _has_arms(results: Results | None, estimand: Estimand) -> bool:
@@ -245,6 +250,9 @@ def _judged_test(found: _Measured, judged: JudgedHypothesis) -> JudgedTest:
 def _not_run(test: ClaimTest, missing: tuple[str, ...] = ()) -> JudgedTest:
     command = "bench" if test.estimand.metric == "step_seconds" else "run"
     commands = tuple(f"oelm {command} {study}" for study in missing)
+    if 0 < len(missing) < len(test.studies):
+        message = Message("claim-part", studies=tuple(test.studies), commands=commands)
+        return JudgedTest(test=test, status="inconclusive", message=message)
     if test.needs is None:
         message = Message("claim-not-run", commands=commands)
         return JudgedTest(test=test, status="inconclusive", message=message)
@@ -275,10 +283,15 @@ def _without_name(message: Message) -> Message:
     return Message(message.key.replace("hypothesis-", "test-"), **values)
 
 
-def _changes(study: Study) -> list[str]:
-    """Where a study that was run departs from the shipped one of its name: it is then another test."""
+def _changes(study: Study, arms: tuple[str, ...]) -> list[str]:
+    """Where the plan of a study that was run departs from the shipped one of its name, as far as these arms go."""
     if study.name not in shipped_studies():
         return []
-    parts = ("recipe", "tune", "seeds", "second_stage", "arms")
-    both = (shipped_study(study.name).to_dict(), study.to_dict())
-    return describe_changes(*(json.loads(json.dumps({part: data[part] for part in parts})) for data in both))
+    parts = ("recipe", "tune", "seeds", "second_stage")
+    both = (shipped_study(study.name), study)
+    asked = [
+        {part: one.to_dict()[part] for part in parts}
+        | {"arms": {arm: asdict(one.arms[arm]) for arm in arms if arm in one.arms}}
+        for one in both
+    ]
+    return describe_changes(*(json.loads(json.dumps(data)) for data in asked))

@@ -1,7 +1,5 @@
 """Judge claims: which checks fire on them, what intervals their numbers give, and the verdict of their tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean

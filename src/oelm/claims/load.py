@@ -1,7 +1,5 @@
 """Load a ledger: a YAML file, or a shipped one by its name."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path

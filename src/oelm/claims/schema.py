@@ -3,8 +3,7 @@
 Numbers are kept as they were printed, in quotation marks: the last digit says how exactly they are known.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -30,24 +29,17 @@ def _words(value: Any) -> Text:
     raise ValueError("must be a sentence, or {en: ..., zh: ...}")
 
 
-def _number(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"must be as printed, in quotation marks, such as '4.27' or '91.42 %', got {value!r}")
-    return _readable(parse_number, value)
+def _as_printed(read: Callable[[str], object], such_as: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"must be as printed, {such_as}, got {value!r}")
+        try:
+            read(value)
+        except OelmError as error:
+            raise ValueError(" ".join(str(error).split())) from error
+        return value
 
-
-def _time(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"must be as printed, such as '0.184 s' or '4h31', got {value!r}")
-    return _readable(parse_duration, value)
-
-
-def _readable(read: Any, value: str) -> str:
-    try:
-        read(value)
-    except OelmError as error:
-        raise ValueError(" ".join(str(error).split())) from error
-    return value
+    return check
 
 
 def _treatment(value: Any) -> Treatment:
@@ -62,8 +54,8 @@ def _estimand(value: Any) -> Estimand:
 
 
 _Words = Annotated[Text, PlainValidator(_words)]
-_Number = Annotated[str, BeforeValidator(_number)]
-_Time = Annotated[str, BeforeValidator(_time)]
+_Number = Annotated[str, BeforeValidator(_as_printed(parse_number, "in quotation marks, such as '4.27' or '91.42 %'"))]
+_Time = Annotated[str, BeforeValidator(_as_printed(parse_duration, "such as '0.184 s' or '4h31'"))]
 _Count = Annotated[int, Field(gt=0, le=10**12)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 Combine = Literal["mean", "interaction"]

@@ -15,7 +15,7 @@ from oelm.cli.options import JsonOption
 from oelm.errors import OelmError, StudyError, did_you_mean
 from oelm.format import finite_or_none
 from oelm.message import Lang, Message, Text
-from oelm.runs.layout import RUNS
+from oelm.runs.layout import RUNS, find_started_studies
 from oelm.text.messages import say, translate
 
 if TYPE_CHECKING:
@@ -102,8 +102,6 @@ def _judge(ledger: str, runs: Path | None, names: list[str] | None = None) -> tu
 
 def _results(ledger: Ledger, runs: Path | None) -> dict[str, Results]:
     """Of the studies that test a claim, by their names, which are those of their folders."""
-    from oelm.runs.layout import find_started_studies
-
     if runs is None and not RUNS.is_dir():
         return {}
     wanted = {study for claim in ledger.claims.values() for test in claim.tests for study in test.studies}
@@ -224,17 +222,14 @@ def _plain_test(judged: JudgedTest, lang: Lang) -> dict[str, object]:
         "value": finite_or_none(judged.value),
         "low": finite_or_none(interval.low) if interval is not None else None,
         "high": finite_or_none(interval.high) if interval is not None else None,
-        **_message_as_dict(judged.message, lang),
+        **judged.message.to_dict(),
+        "text": translate(judged.message)[lang],
     }
 
 
 def _echo_json(ledger: Ledger, judged: dict[str, JudgedClaim], lang: Lang) -> None:
     data = {name: _plain(one, ledger, lang) for name, one in judged.items()}
     echo(json.dumps(data, indent=2, ensure_ascii=False))
-
-
-def _message_as_dict(message: Message, lang: Lang) -> dict[str, object]:
-    return {**message.to_dict(), "text": translate(message)[lang]}
 
 
 def _both(text: Text) -> dict[str, str]:

@@ -13,6 +13,7 @@ from oelm.cli.options import RunsOption, TrustOption, trust_if
 from oelm.errors import CellError
 from oelm.runs.files import read_regular
 from oelm.runs.layout import FINISHED, LOG, RUNS
+from oelm.runs.lease import holder_of
 from oelm.runs.status import read_state
 
 _SECONDS = 0.5  # between two looks
@@ -52,8 +53,6 @@ def logs(
 
 
 def _show(path: Path, folder: Path, *, follow: bool) -> None:
-    from oelm.runs.lease import holder_of
-
     offset = 0
     while True:
         holder = holder_of(folder)

@@ -142,6 +142,8 @@ def _exit_at_once(code: object) -> None:
 
 def _main() -> None:
     avoid_spinning()
+    # pydantic looks through all installed packages for plugins of its own.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # whatever is in a record can be printed

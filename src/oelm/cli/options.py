@@ -1,7 +1,5 @@
 """Options that several commands share, and those that are made from the backends' options."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterator

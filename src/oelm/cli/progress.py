@@ -1,7 +1,5 @@
 """Progress of cells on a terminal: bars with the time left; in a pipe or a log, a line where something happened."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -63,7 +61,8 @@ class Rounds(Progress):
         self._last = time.monotonic()
 
     def on_message(self, text: str) -> None:
-        self._write(text)
+        self._last = time.monotonic()
+        warn(text)
 
     def on_prepare(self, what: str, done: int, total: int) -> None:
         self._tell(f"{what}: {done:,}" + (f" of {total:,}" if total else ""))
@@ -78,11 +77,7 @@ class Rounds(Progress):
         if self._status is not None:
             self._status.update(plain_text(text))
         elif time.monotonic() - self._last > QUIET:
-            self._write(text)
-
-    def _write(self, text: str) -> None:
-        self._last = time.monotonic()
-        warn(text)
+            self.on_message(text)
 
 
 class BarProgress(Progress):
@@ -99,7 +94,13 @@ class BarProgress(Progress):
         self.bars.console.print(plain_text(text))
 
     def on_prepare(self, what: str, done: int, total: int) -> None:
-        self._aside(what, done, total)
+        what = escape_controls(what)
+        if self._side is None:
+            self._side = self.bars.add_task(what, total=total or None, note="")
+        self.bars.update(self._side, description=what, completed=done, total=total or None)
+        if total and done >= total:
+            self.bars.remove_task(self._side)
+            self._side = None
 
     def on_cell_start(self, cell: Cell, *, step: int, total: int) -> None:
         self.times.begins(step, total)
@@ -113,10 +114,10 @@ class BarProgress(Progress):
         self.bars.update(self._study, note="" if left is None else f"about {format_duration(left)} left")
 
     def on_evaluate(self, what: str, done: int, total: int) -> None:
-        self._aside(f"measuring on {what}", done, total)
+        self.on_prepare(f"measuring on {what}", done, total)
 
     def on_evaluation_end(self, step: int, metrics: dict[str, float]) -> None:
-        self.on_message(f"  step {step:,}: select {format_metrics(metrics)}")
+        self.on_message(f"  step {step:,}: validation {format_metrics(metrics)}")
 
     def on_cell_end(self, cell: Cell, *, status: str, seconds: float | None = None) -> None:
         self.on_message(f"{cell}: {status} in {self.times.ends(seconds, status=status)}")
@@ -132,15 +133,6 @@ class BarProgress(Progress):
             note = "preparing" if one.loss is None else f"loss {one.loss:.3f}"
             self.bars.update(self._cells[one.cell], completed=one.step, total=one.steps, note=note)
         self.bars.update(self._study, completed=done, total=of)
-
-    def _aside(self, what: str, done: int, total: int) -> None:
-        what = escape_controls(what)
-        if self._side is None:
-            self._side = self.bars.add_task(what, total=total or None, note="")
-        self.bars.update(self._side, description=what, completed=done, total=total or None)
-        if total and done >= total:
-            self.bars.remove_task(self._side)
-            self._side = None
 
     def _clear(self) -> None:
         for task in (self._cell, self._side):

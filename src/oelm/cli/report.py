@@ -16,7 +16,7 @@ from oelm.cli.echo import echo, plain_text, warn
 from oelm.cli.options import JsonOption
 from oelm.errors import OelmError, ReportError
 from oelm.message import Lang
-from oelm.runs.layout import RUNS
+from oelm.runs.layout import RUNS, find_started_studies
 from oelm.text.messages import say
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def report(
 ) -> None:
     """Write the report of every study below a folder, or one over several"""
     from oelm.report.write import check_choices
-    from oelm.runs.layout import find_started_studies
 
     chosen = [part.strip() for part in formats.split(",") if part.strip()]
     check_choices(chosen, lang)
@@ -97,7 +96,6 @@ def _report_across(runs: list[Path], formats: list[Format], lang: Lang, out: Pat
     from oelm.analysis.results import read_results
     from oelm.report.sections.across import build_across_content
     from oelm.report.write import write_content
-    from oelm.runs.layout import find_started_studies
 
     folders = [folder for root in runs for folder in find_started_studies(root)]
     above = out or Path(os.path.commonpath([folder.absolute().parent for folder in folders]))

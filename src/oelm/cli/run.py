@@ -1,7 +1,5 @@
 """`oelm run`: run the cells of a study that are missing."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Annotated
@@ -24,10 +22,12 @@ from oelm.errors import LaunchError, StudyError
 from oelm.launch.backends.base import Backend, LocalBackend, RemoteBackend
 from oelm.launch.study_run import CellFilter, StudyRun, open_run
 from oelm.runs.layout import RUNS
-from oelm.runs.record import Record
+from oelm.runs.lock import find_changes, read_lock
+from oelm.runs.record import Record, read_record
 from oelm.runs.status import read_state
 from oelm.study.load import load_study
 from oelm.study.study import Study
+from oelm.train.progress import format_metrics
 
 
 @with_backend
@@ -128,9 +128,6 @@ def _run_here(study_run: StudyRun, backend: LocalBackend, *, as_json: bool) -> N
 
 def _print_records(study_run: StudyRun, *, as_json: bool) -> None:
     """What the cells that were picked came to, one by one."""
-    from oelm.runs.record import read_record
-    from oelm.train.progress import format_metrics
-
     found = {str(cell): read_record(study_run.folder / cell.folder) for cell in study_run.compared or study_run.tuning}
     if as_json:
         rows = [_as_dict(name, record) for name, record in found.items()]
@@ -157,8 +154,6 @@ def _as_dict(cell: str, record: Record | None) -> dict[str, object]:
 
 def _warn_if_added(study_run: StudyRun) -> None:
     """Say of what was not planned, before hours are spent on it, that it will decide nothing."""
-    from oelm.runs.lock import find_changes, read_lock
-
     lock = read_lock(study_run.folder, study_run.study.name)
     added = find_changes(lock, study_run.study).added if lock is not None else ()
     if added:

@@ -3,6 +3,9 @@
 import json
 import math
 import time
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,14 +13,14 @@ import typer
 
 from oelm.cli.echo import echo, plain_text, warn
 from oelm.cli.options import JsonOption, TrustOption, trust_if
+from oelm.errors import OelmError
 from oelm.format import format_columns, format_duration
 from oelm.message import Message
-from oelm.runs.layout import FINISHED, RUNS
+from oelm.runs.layout import FINISHED, RECORD, RUNS, STUDY, find_study_folders
 from oelm.runs.status import CellStatus
 
 _SECONDS = 3.0  # between two looks
 _PATIENCE = 60.0  # seconds without anything that runs
-_ENDED = (*FINISHED, "failed", "damaged")
 _LEFT = ("cell", "state", "device", "where", "result")
 
 
@@ -32,11 +35,14 @@ def status(
 
     trust_if(trust, runs)
     if as_json:
-        echo(json.dumps([row.to_dict() for row in list_status(runs, log=warn)], indent=2))
+        rows = list_status(runs, log=warn)
+        missing = _missing(runs, rows)
+        shown = [replace(row, sealed=missing.get(row.study, 0) > 0) for row in rows]
+        echo(json.dumps([row.to_dict() for row in shown], indent=2))
     elif watch:
         _watch(runs)
     else:
-        echo(_table(list_status(runs, log=warn)) or f"no cells below {runs}")
+        echo(_table(runs, list_status(runs, log=warn)) or f"no cells below {runs}")
 
 
 def _watch(runs: Path) -> None:
@@ -52,20 +58,15 @@ def _watch(runs: Path) -> None:
             said.add(text)
             console.print(plain_text(text)) if console.is_terminal else warn(text)
 
-    if not console.is_terminal:
+    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             rows = list_status(runs, log=say_once)
-            if (now := _table(rows)) != before:
-                echo(f"{time.strftime('%H:%M:%S')}\n{now}")
+            now, at = _table(runs, rows), time.strftime("%H:%M:%S")
+            if live is not None:
+                live.update(plain_text(f"{now}\n\n{at}; Ctrl-C to quit"), refresh=True)
+            elif now != before:
+                echo(f"{at}\n{now}")
             before, quiet = now, _quiet(rows, quiet)
-            if quiet > _PATIENCE:
-                return
-            time.sleep(_SECONDS)
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            rows = list_status(runs, log=say_once)
-            live.update(plain_text(f"{_table(rows)}\n\n{time.strftime('%H:%M:%S')}; Ctrl-C to quit"), refresh=True)
-            quiet = _quiet(rows, quiet)
             if quiet > _PATIENCE:
                 return
             time.sleep(_SECONDS)
@@ -78,15 +79,42 @@ def _quiet(rows: list[CellStatus], before: float) -> float:
     return 0.0 if any(row.state in ("queued", "running") for row in rows) else before + _SECONDS
 
 
-def _table(rows: list[CellStatus]) -> str:
+def _missing(runs: Path, rows: list[CellStatus]) -> dict[str, int]:
+    """How many planned cells every study waits for, as its report says: what ran elsewhere is not here yet."""
+    from oelm.analysis.tuning import missing_cells, read_best_point
+    from oelm.runs.lock import locked_study, read_lock
+    from oelm.study.load import load_study
+
+    found: dict[str, int] = {}
+    damaged = {(row.study, row.cell) for row in rows if row.state == "damaged"}
+    for folder in find_study_folders(runs):
+        try:
+            lock = read_lock(folder, None)
+            study = locked_study(lock) if lock is not None else load_study(folder / STUDY, skip_plugins=True)
+        except OelmError:  # said where its cells are listed
+            continue
+        broken = {cell for name, cell in damaged if name == folder.name}
+        cells = {row.cell for row in rows if row.study == folder.name and row.cell not in broken}
+        there = {cell for cell in cells if (folder / cell / RECORD).exists()}
+        best = partial(read_best_point, study, folder=folder)
+        number = len(missing_cells(study, there, broken, best))
+        found[folder.name] = found.get(folder.name, 0) + number  # two runs of one study have its name
+    return found
+
+
+def _table(runs: Path, rows: list[CellStatus]) -> str:
     if not rows:
         return ""
-    columns = ("cell", "state", "step", "of", "left", "loss", "result", "device", "where")
-    lines = [columns, *(tuple(_row(row)[name] for name in columns) for row in rows)]
+    shown = [_row(row) for row in rows]
+    lines = [tuple(shown[0]), *(tuple(row.values()) for row in shown)]
     number = {state: sum(row.state == state for row in rows) for state in dict.fromkeys(row.state for row in rows)}
     summary = ", ".join(f"{count} {state}" for state, count in number.items())
-    missing = [row for row in rows if row.state not in _ENDED and "/tune/" not in row.cell]
-    sealed = [str(Message("sealed", number=len(missing)))] if missing else []
+    missing = _missing(runs, rows)
+    sealed = [
+        f"{f'{study}: ' if len(missing) > 1 else ''}{Message('sealed', number=number)}"
+        for study, number in missing.items()
+        if number
+    ]
     return "\n".join([*format_columns(lines, left=_LEFT), "", summary, *sealed])
 
 

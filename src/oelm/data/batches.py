@@ -6,9 +6,6 @@ cell continues where it stopped with nothing but its step.
 Shapes: B examples of a batch, T tokens of its longest example.
 """
 
-from __future__ import annotations
-
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -70,20 +67,19 @@ class BatchSampler:
         """Batches of examples of similar length, in random order."""
         random = np.random.default_rng(seed_for(self._seed, "order", epoch))
         order = random.permutation(len(self._lengths))
-        size = self._batch_size * _BUCKET
-        buckets = (order[start : start + size] for start in range(0, len(order), size))
+        buckets = _split(order, self._batch_size * _BUCKET)
         by_length = (bucket[np.argsort(self._lengths[bucket], kind="stable")] for bucket in buckets)
-        batches = list(itertools.chain.from_iterable(map(self._split, by_length)))
+        batches = [batch for bucket in by_length for batch in _split(bucket, self._batch_size)]
         return [batches[number] for number in random.permutation(len(batches))]
-
-    def _split(self, rows: Rows) -> list[Rows]:
-        return [rows[start : start + self._batch_size] for start in range(0, len(rows), self._batch_size)]
 
 
 def batches_by_length(lengths: Rows, batch_size: int) -> list[Rows]:
     """All examples once, longest first: for evaluation, where order is irrelevant and peak memory comes first."""
-    rows = np.argsort(-lengths, kind="stable")
-    return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    return _split(np.argsort(-lengths, kind="stable"), batch_size)
+
+
+def _split(rows: Rows, size: int) -> list[Rows]:
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def collate(split: Split, rows: Rows, *, pad: int, device: torch.device) -> Batch:

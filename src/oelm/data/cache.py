@@ -1,7 +1,5 @@
 """The cache: folders computed once from data and settings, keyed by a hash of both. What is damaged is made again."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

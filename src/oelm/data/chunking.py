@@ -11,8 +11,6 @@ there, never look behind it, and never look ahead across it from the left, whate
 For a tokenizer with any other rule, e.g. one that strips or adds spaces at the ends, a text stays one chunk.
 """
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -93,7 +91,7 @@ def splits_at_spaces(rules: _Rule) -> bool:
         {rule["type"] for rule in _sequence(rules["normalizer"], "normalizers")} <= normalizers
         and {rule["type"] for rule in splitters[first + 1 :]} <= _AFTER
         # Added tokens are matched first; they may contain spaces, or consume the spaces after them.
-        and not any(token["rstrip"] or _has_space(token["content"]) for token in rules["added_tokens"])
+        and not any(token["rstrip"] or any(map(str.isspace, token["content"])) for token in rules["added_tokens"])
     )
 
 
@@ -111,10 +109,6 @@ def _is_splitter(rule: _Rule) -> bool:
     if rule["type"] == "Split":
         return rule["pattern"].get("Regex") in _PATTERNS and rule["behavior"] in ("Isolated", "Removed")
     return rule["type"] in _DROP_SPACES
-
-
-def _has_space(text: str) -> bool:
-    return any(character.isspace() for character in text)
 
 
 def _is_solid(character: str) -> bool:

@@ -1,7 +1,5 @@
 """Documents: the text of a source for language modeling, streamed in parts, however long it is."""
 
-from __future__ import annotations
-
 import codecs
 import io
 import itertools
@@ -148,9 +146,6 @@ def _decoded(path: Path) -> Iterator[str]:
     except OSError as error:
         raise DataError(f"cannot read {path}", why=error.strerror) from error
     except UnicodeDecodeError as error:
-        raise _not_utf8(path, f"byte {done - held_back + error.start}: {error.reason}") from error
-
-
-def _not_utf8(path: Path, why: str) -> DataError:
-    latin = f"iconv -f ISO-8859-1 -t UTF-8 {path.name} > utf8{path.suffix}, if it is Latin-1"
-    return DataError(f"{path} is not valid UTF-8", why=why, hint=explain_encoding(path) or latin)
+        why = f"byte {done - held_back + error.start}: {error.reason}"
+        latin = f"iconv -f ISO-8859-1 -t UTF-8 {path.name} > utf8{path.suffix}, if it is Latin-1"
+        raise DataError(f"{path} is not valid UTF-8", why=why, hint=explain_encoding(path) or latin) from error

@@ -6,8 +6,6 @@ in a row) of the shorter one, and at least eight: less is found in any two texts
 must be. A text without a word is like no other.
 """
 
-from __future__ import annotations
-
 import hashlib
 import unicodedata
 from array import array

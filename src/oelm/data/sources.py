@@ -1,7 +1,5 @@
 """Sources: the files of a task's splits: on the hub, on this machine, in a package."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -143,8 +141,9 @@ def _by_split(task: Task, folder: Path) -> dict[str, list[Path]]:
 def _check_parts(split: str, files: Sequence[Path]) -> None:
     """Refuse a folder with only some parts of a split, as an interrupted copy leaves it. A named file is intended."""
     if files and not _has_all_parts(files):
+        number = f"{len(files)} file{'s' if len(files) > 1 else ''}"
         raise DataError(
-            f"parts of the split '{split}' are missing: found {_format_parts(files)} in {_format_files(files)}",
+            f"parts of the split '{split}' are missing: found {_format_parts(files)} in {number}",
             where=str(files[0].parent),
             why="the file names contain the number of parts",
             hint=f"copy the missing parts; to use a single part, name it: path: {{{split}: {files[0]}, ...}}",
@@ -266,10 +265,6 @@ def _has_all_parts(paths: Sequence[Path]) -> bool:
 def _format_parts(paths: Sequence[Path]) -> str:
     """`1 of 4 parts`."""
     return f"{len(_parts(paths))} of {max(total for _, total in _part_numbers(paths))} parts"
-
-
-def _format_files(paths: Sequence[Path]) -> str:
-    return f"{len(paths)} file{'s' if len(paths) > 1 else ''}"
 
 
 def _parts(paths: Sequence[Path]) -> set[int]:

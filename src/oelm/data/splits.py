@@ -3,16 +3,15 @@
 Training texts are trained on, held out, or dropped because another split has them too.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from oelm.data.chunking import TextChunker
@@ -23,9 +22,6 @@ from oelm.data.tables import has_labels, read_rows
 from oelm.errors import DataError
 from oelm.facts import Overlap
 from oelm.seeds import seed_for
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Texts: TypeAlias = Callable[[], Iterable[TextOrPair]]
 """Reads texts from their files, again every time: there may be too many to keep."""
@@ -64,7 +60,8 @@ class SplitReader:
     """Reads a source as `train`, `validation` and one `test-...` for each test split.
 
     Held-out rows are the same for every arm and seed. Training rows that are also in another split are dropped, or
-    kept if `overlap` says so. Rows with the same value in the column `group` are held out together.
+    kept if `overlap` says so. Rows with the same value in the column `group` are held out together. Of what is left,
+    `limit` texts are trained on; those of a smaller limit are among those of a larger one.
     """
 
     def __init__(
@@ -74,12 +71,14 @@ class SplitReader:
         *,
         overlap: Literal["drop", "keep"] = "drop",
         group: str | None = None,
+        limit: int | None = None,
         progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     ):
         self.source = source
         self.task = source.task
         self._drops_overlap = overlap == "drop"
         self._group = group
+        self._limit = limit
         self._progress = progress
         own = self.task.validation if validation is None else None
         if validation is None and own not in source.files:
@@ -101,11 +100,24 @@ class SplitReader:
     @cached_property
     def division(self) -> Division:
         """What becomes of the training rows."""
-        return self._divide_documents() if self.task.kind == "language-modeling" else self._divide_rows()
+        division = self._divide_documents() if self.task.kind == "language-modeling" else self._divide_rows()
+        return division if self._limit is None else self._limited(division, self._limit)
+
+    def _limited(self, division: Division, limit: int) -> Division:
+        rows = np.flatnonzero(division.trained_on)
+        if limit > len(rows):
+            raise DataError(f"there are only {len(rows)} training examples", where="recipe.data.limit")
+        order = np.random.default_rng(seed_for(0, "limit", self.task.name)).permutation(rows)
+        return replace(division, dropped=division.dropped | _mask(len(division.dropped), order[limit:]))
 
     @property
     def _holds_out(self) -> bool:
         return self.holds_out_test or self.num_validation > 0
+
+    def _divide(self, texts: Texts, reading: Callable[[str], Texts], **more: Any) -> Division:
+        published = {name: reading(split) for name, split in self.published.items()}
+        hold_out = self._hold_out if self._holds_out else None
+        return divide(texts, published, hold_out=hold_out, drop=self._drops_overlap, **more)
 
     def _told(self, texts: Iterable[TextOrPair]) -> Iterator[TextOrPair]:
         """The same texts; whoever waits hears how many were read."""
@@ -156,12 +168,7 @@ class SplitReader:
         def reading(split: str) -> Texts:
             return lambda: self._told((document,) for document in self._texts(split))
 
-        return divide(
-            reading("train"),
-            {name: reading(split) for name, split in self.published.items()},
-            hold_out=self._hold_out if self._holds_out else None,
-            drop=self._drops_overlap,
-        )
+        return self._divide(reading("train"), reading)
 
     def _texts(self, split: str) -> Iterator[Iterable[str]]:
         """The documents of a split; if there are few, their chunks."""
@@ -178,41 +185,36 @@ class SplitReader:
         rows = self._table("train")
         held = {name: rows.take(np.sort(numbers)) for name, numbers in self.division.held_out.items()}
         train = rows.take(np.flatnonzero(self.division.trained_on))
+        if len(set((rows if self._limit is None else train)["label"].to_pylist())) < 2:
+            raise DataError(
+                "all training examples have the same label",
+                where="recipe.data.limit" if self._limit else ", ".join(map(str, self.source.files["train"])),
+            )
         return {"train": train, **held, **{name: self._table(own) for name, own in self.published.items()}}
 
     def _divide_rows(self) -> Division:
         rows = self._table("train")
-        if len(set(rows["label"].to_pylist())) < 2:
-            raise DataError(
-                "all training examples have the same label",
-                where=", ".join(str(path) for path in self.source.files["train"]),
-            )
 
         def reading(split: str) -> Texts:
             return lambda: self._told(_texts_of(self._table(split)))
 
         texts = _texts_of(rows)
         group = np.unique(rows["group"].to_pylist(), return_inverse=True)[1] if self._group else None
-        return divide(
-            lambda: self._told(texts),
-            {name: reading(split) for name, split in self.published.items()},
-            hold_out=self._hold_out if self._holds_out else None,
-            drop=self._drops_overlap,
-            groups=group,
-            sentences=sentences_of([text for ((text,),) in texts]) if self.task.has_phrases else None,
-        )
+        sentences = sentences_of([text for ((text,),) in texts]) if self.task.has_phrases else None
+        return self._divide(lambda: self._told(texts), reading, groups=group, sentences=sentences)
 
     def _table(self, split: str) -> pa.Table:
-        import pyarrow as pa
-
         rows = read_rows(self.source, split, group=self._group if split == "train" else None)
         return rows.append_column("row", pa.array(np.arange(rows.num_rows)))
 
-    def one_text_in(self) -> int:
-        """`training_texts` has one in how many: whoever counts words has all that are different in memory."""
+    def one_text_in(self, share: float = 1.0) -> int:
+        """`training_texts` has one in how many: whoever counts words has all that are different in memory.
+
+        Of a `share` of the source, which a limit leaves, it has more.
+        """
         if self.task.kind != "language-modeling":
             return 1
-        return max(1, math.ceil(self.source.size("train") / _TRAINING_BYTES))
+        return max(1, math.ceil(share * self.source.size("train") / _TRAINING_BYTES))
 
     def training_texts(self) -> Iterator[str]:
         """What a tokenizer is trained on: all texts, or a part of them from the first to the last."""
@@ -221,7 +223,8 @@ class SplitReader:
             chunker = TextChunker()
             documents = (document for split, document in self.documents() if split == "train")
             chunks = (chunk for document in documents for chunk, _ in chunker.chunks(document))
-            yield from itertools.islice(chunks, 0, None, self.one_text_in())
+            share = 1.0 if self._limit is None else float(self.division.trained_on.mean())
+            yield from itertools.islice(chunks, 0, None, self.one_text_in(share))
         else:
             table = self.tables()["train"]
             for name in table.column_names:

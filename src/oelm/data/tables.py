@@ -1,22 +1,20 @@
 """Tables: the rows of files in Parquet, CSV, TSV and JSON lines, validated for their task."""
 
-from __future__ import annotations
-
 import codecs
 import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv, json, parquet
 
 from oelm.data.sources import PACKAGED, TABLES, TEXTS, Source
 from oelm.data.tasks import Task
 from oelm.errors import DataError
 from oelm.parquet import open_parquet
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # Of CSV and JSON read at a time: a row has to fit, and the next size is tried where it does not. Arrow determines the
 # types of columns from the first block, so it is the first of these that counts for all other files.
@@ -31,8 +29,6 @@ _NO_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"\n'))
 
 def read_rows(source: Source, split: str, *, group: str | None = None) -> pa.Table:
     """The validated rows of a split: `text` or `text_a` and `text_b`, `label`, and the `group` if asked."""
-    import pyarrow as pa
-
     tables = [_columns(_table(path, source.task), source, path, group=group) for path in source.files[split]]
     rows = pa.concat_tables(tables)
     if source.task.package is not None and not source.local:
@@ -45,9 +41,6 @@ def read_rows(source: Source, split: str, *, group: str | None = None) -> pa.Tab
 
 def has_labels(source: Source, split: str) -> bool:
     """Whether there are labels at all: test sets of benchmarks have none, or -1 in all rows."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     for path in source.files[split]:
         table = _table(path, source.task)
         values = table[source.task.label] if source.task.label in table.column_names else None
@@ -63,8 +56,6 @@ def stream_rows(source: Source, path: Path) -> Iterator[pa.Table]:
 
 def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
     """The rows of a file; a Parquet file is streamed."""
-    import pyarrow as pa
-
     if path.suffix.lower() != ".parquet":
         yield _table(path, task)
         return
@@ -78,8 +69,6 @@ def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
 
 
 def _table(path: Path, task: Task) -> pa.Table:
-    import pyarrow as pa
-
     extension = path.suffix.lower()
     try:
         if path.stat().st_size == 0:
@@ -105,9 +94,6 @@ def _table(path: Path, task: Task) -> pa.Table:
 
 
 def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
-    import pyarrow as pa
-    from pyarrow import csv, json
-
     extension = path.suffix.lower()
     if extension == ".parquet":
         with open_parquet(path) as file:
@@ -134,8 +120,6 @@ def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
 
 def _check_shape(path: Path) -> None:
     """Refuse what no table of texts looks like, before Arrow makes every column of it for every row."""
-    from pyarrow import parquet
-
     extension = path.suffix.lower()
     if extension in (".jsonl", ".json"):
         _check_json(path)
@@ -205,9 +189,6 @@ def _line_too_deep(brackets: bytes, depth: int) -> int | None:
 
 
 def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None = None) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     task = source.task
     if table.num_rows == 0:
         raise DataError(f"{path} has no rows")
@@ -243,8 +224,6 @@ def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None =
 
 
 def _groups(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
-    import pyarrow as pa
-
     where = f"{path}, recipe.data.group"
     if name not in table.column_names:
         have = _shorten(", ".join(table.column_names[:12]))
@@ -279,9 +258,6 @@ def _is_utf8(values: pa.ChunkedArray) -> bool:
 
 
 def _labels(table: pa.Table, task: Task, path: Path) -> pa.ChunkedArray:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     name = next((name for name in (task.label, "label") if name in table.column_names), None)
     if name is None:
         raise DataError(

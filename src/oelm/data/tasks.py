@@ -75,24 +75,23 @@ class Task:
         return tuple(dict.fromkeys(("accuracy", "macro_f1", *two, self.metric, *registered_metrics(), "loss")))
 
 
-def _glue(
-    name: str, columns: tuple[str, ...], labels: tuple[str, ...], *, metric: str = "accuracy", **more: Any
-) -> Task:
+def _hub(repo: str, revision: str, pattern: str, *splits: str) -> Hub:
+    return Hub(repo=repo, revision=revision, files={split: pattern.format(split) for split in splits})
+
+
+def _glue(name: str, columns: tuple[str, ...], labels: tuple[str, ...], **more: Any) -> Task:
     test = ("validation_matched", "validation_mismatched") if name == "mnli" else ("validation",)
-    files = {split: f"{name}/{split}-*.parquet" for split in ("train", *test)}
-    hub = Hub(repo="nyu-mll/glue", revision="bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c", files=files)
-    return Task(
-        name=name, kind="classification", hub=hub, columns=columns, labels=labels, metric=metric, test=test, **more
-    )
+    revision = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
+    hub = _hub("nyu-mll/glue", revision, f"{name}/{{}}-*.parquet", "train", *test)
+    return Task(name=name, kind="classification", hub=hub, columns=columns, labels=labels, test=test, **more)
 
 
-def _wikitext(name: str, folder: str) -> Task:
-    files = {split: f"{folder}/{split}-*.parquet" for split in ("train", "validation", "test")}
-    hub = Hub(repo="Salesforce/wikitext", revision="b08601e04326c79dfdd32d625aee71d232d685c3", files=files)
+def _wikitext(name: str) -> Task:
+    revision = "b08601e04326c79dfdd32d625aee71d232d685c3"
     return Task(
         name=name,
         kind="language-modeling",
-        hub=hub,
+        hub=_hub("Salesforce/wikitext", revision, f"{name}-raw-v1/{{}}-*.parquet", "train", "validation", "test"),
         metric="perplexity",
         validation="validation",
         test=("test",),
@@ -102,6 +101,12 @@ def _wikitext(name: str, folder: str) -> Task:
 
 _NLI = ("entailment", "neutral", "contradiction")
 _SENTIMENT = ("negative", "positive")
+_IMDB = "e6281661ce1c48d982bc483cf8a173c1bbeb5d31"
+_AG_NEWS = "eb185aade064a813bc0b7f42de02595523103ca4"
+_XNLI = "b8dd5d7af51114dbda02c0e3f6133f332186418e"
+_TREC = "65752bf53af25bc935a0dce92fb5b6c930728450"
+_TINYSTORIES = "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
+_OPENWEBTEXT = "79d93d786212f7344586290adb811d4ae6a1762c"
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -116,33 +121,21 @@ TASKS: dict[str, Task] = {
         Task(
             name="imdb",
             kind="classification",
-            hub=Hub(
-                repo="stanfordnlp/imdb",
-                revision="e6281661ce1c48d982bc483cf8a173c1bbeb5d31",
-                files={split: f"plain_text/{split}-*.parquet" for split in ("train", "test")},
-            ),
+            hub=_hub("stanfordnlp/imdb", _IMDB, "plain_text/{}-*.parquet", "train", "test"),
             labels=_SENTIMENT,
             test=("test",),
         ),
         Task(
             name="ag_news",
             kind="classification",
-            hub=Hub(
-                repo="fancyzhx/ag_news",
-                revision="eb185aade064a813bc0b7f42de02595523103ca4",
-                files={split: f"data/{split}-*.parquet" for split in ("train", "test")},
-            ),
+            hub=_hub("fancyzhx/ag_news", _AG_NEWS, "data/{}-*.parquet", "train", "test"),
             labels=("World", "Sports", "Business", "Sci/Tech"),
             test=("test",),
         ),
         Task(
             name="xnli-en",
             kind="classification",
-            hub=Hub(
-                repo="facebook/xnli",
-                revision="b8dd5d7af51114dbda02c0e3f6133f332186418e",
-                files={split: f"en/{split}-*.parquet" for split in ("train", "validation", "test")},
-            ),
+            hub=_hub("facebook/xnli", _XNLI, "en/{}-*.parquet", "train", "validation", "test"),
             columns=("premise", "hypothesis"),
             labels=_NLI,
             validation="validation",
@@ -151,11 +144,7 @@ TASKS: dict[str, Task] = {
         Task(
             name="trec",
             kind="classification",
-            hub=Hub(
-                repo="CogComp/trec",
-                revision="65752bf53af25bc935a0dce92fb5b6c930728450",
-                files={split: f"default/{split}/*.parquet" for split in ("train", "test")},
-            ),
+            hub=_hub("CogComp/trec", _TREC, "default/{}/*.parquet", "train", "test"),
             label="coarse_label",
             labels=("ABBR", "ENTY", "DESC", "HUM", "LOC", "NUM"),
             test=("test",),
@@ -170,24 +159,16 @@ TASKS: dict[str, Task] = {
         Task(
             name="tinystories",
             kind="language-modeling",
-            hub=Hub(
-                repo="roneneldan/TinyStories",
-                revision="f54c09fd23315a6f9c86f9dc80f725de7d8f9c64",
-                files={split: f"data/{split}-*.parquet" for split in ("train", "validation")},
-            ),
+            hub=_hub("roneneldan/TinyStories", _TINYSTORIES, "data/{}-*.parquet", "train", "validation"),
             metric="perplexity",
             test=("validation",),
         ),
-        _wikitext("wikitext-2", "wikitext-2-raw-v1"),
-        _wikitext("wikitext-103", "wikitext-103-raw-v1"),
+        _wikitext("wikitext-2"),
+        _wikitext("wikitext-103"),
         Task(
             name="openwebtext",
             kind="language-modeling",
-            hub=Hub(
-                repo="Skylion007/openwebtext",
-                revision="79d93d786212f7344586290adb811d4ae6a1762c",
-                files={"train": "plain_text/train-*.parquet"},
-            ),
+            hub=_hub("Skylion007/openwebtext", _OPENWEBTEXT, "plain_text/{}-*.parquet", "train"),
             metric="perplexity",
             held_out=5000,
         ),

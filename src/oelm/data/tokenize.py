@@ -3,8 +3,6 @@
 Examples of a classification task are stored as Arrow files, text for language modeling as one array of tokens.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -12,9 +10,10 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from oelm.data.cache import MessageCallback, cache_key, cached_dir
@@ -25,9 +24,6 @@ from oelm.data.splits import Division, SplitReader
 from oelm.data.tasks import Task
 from oelm.errors import DataError
 from oelm.facts import Overlap, TaskFacts
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 PrepareCallback = Callable[[str, int, int], None]
 """Called with (description, done, total) during a long computation; `total` is 0 where it is unknown."""
@@ -116,6 +112,7 @@ def tokenize_task(
     pair_separator: str | None = None,
     overlap: Literal["drop", "keep"] = "drop",
     group: str | None = None,
+    limit: int | None = None,
     progress: PrepareCallback = lambda what, done, total: None,
     log: MessageCallback = lambda text: None,
 ) -> TokenizedTask:
@@ -134,8 +131,9 @@ def tokenize_task(
         "pair_separator": pair_separator,
         "overlap": overlap,
         "group": group,
+        **({} if limit is None else {"limit": limit}),
     }
-    reader = SplitReader(source, validation, overlap=overlap, group=group, progress=progress)
+    reader = SplitReader(source, validation, overlap=overlap, group=group, limit=limit, progress=progress)
 
     def check_unchanged() -> None:
         if source.fingerprint(log=log) != files:
@@ -215,8 +213,6 @@ def _write_examples(
     pair_separator: str | None,
     progress: PrepareCallback,
 ) -> None:
-    import pyarrow as pa
-
     splits = reader.tables()
     total = sum(table.num_rows for table in splits.values())
     done, cut = 0, {}
@@ -351,8 +347,6 @@ def _read(folder: Path, name: str, task: Task, max_length: int, meta: _Meta, tok
         assert meta.dtype is not None
         tokens = np.memmap(folder / f"{name}.tokens", dtype=meta.dtype, mode="r")
         return Windows(tokens=tokens, length=max_length, end=tokenizer.eos_token_id)
-    import pyarrow as pa
-
     table = pa.ipc.open_file(pa.memory_map(str(folder / f"{name}.arrow"))).read_all()
     lists = table["tokens"].chunk(0)
     types = table["types"].chunk(0).values.to_numpy() if "types" in table.column_names else None

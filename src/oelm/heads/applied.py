@@ -16,6 +16,7 @@ from oelm.format import format_columns, html_lines, html_table
 from oelm.heads.count import count
 from oelm.heads.find import num_layers
 from oelm.heads.freeze import add_to_optimizer, remove_from_optimizer, set_requires_grad
+from oelm.heads.init import orthonormalize_rows
 from oelm.heads.projection import ParamSlice, slice_hashes
 from oelm.heads.sharded import full_tensor, is_sharded
 from oelm.heads.split import Unsplit, join_
@@ -73,7 +74,7 @@ class Applied:
         self.slices = tuple(slices)
         """Weights and biases of every treated projection, frozen or trainable."""
         self.norms = norms
-        """For scale `match`: the norm of every replaced head, by slice."""
+        """For scale `match`: the norm that every head has, by slice."""
         self.freezable = tuple(freezable)
         """Keys of the slices that the treatment froze."""
         self._snapshot = snapshot
@@ -90,11 +91,28 @@ class Applied:
         """Of every trainable parameter when it became trainable: a different one means that it has moved."""
         for param_slice in self.slices:
             param_slice.projection.attention.__dict__["_oelm_treated"] = True
+        self._row_lengths = {one.key: _row_lengths(one, treatment) for one in self.kept_orthonormal}
 
     @property
     def frozen(self) -> list[ParamSlice]:
         """The treated slices that are frozen now."""
         return [param_slice for param_slice in self.slices if not param_slice.parameter.requires_grad]
+
+    @property
+    def kept_orthonormal(self) -> list[ParamSlice]:
+        """The weights that `retract` makes orthonormal again."""
+        return [one for one in self.slices if one.kind == "weight" and self.treatment.keep_orthonormal]
+
+    @torch.no_grad()
+    def retract(self) -> None:
+        """Make trainable rows orthonormal again, at their length: call it after every step (`keep_orthonormal`)."""
+        self._check_not_undone()
+        if self.treatment.keep_orthonormal:
+            self._check_not_sharded()
+        for param_slice in self.kept_orthonormal:
+            lengths_H11 = self._row_lengths[param_slice.key]
+            rows_HDM = orthonormalize_rows(param_slice.copy().double())
+            param_slice.restore_(rows_HDM * lengths_H11.to(rows_HDM))
 
     @property
     def counts(self) -> Counts:
@@ -229,13 +247,23 @@ class Applied:
         )
 
     def __str__(self) -> str:
-        return applied_table(self)
+        """Per role and in total: layers, heads, layout, and numbers of frozen and trainable weights."""
+        return "\n".join([_title(self), *format_columns(_rows(self), left=_LEFT), *_notes(self)])
 
     def _repr_html_(self) -> str:
-        return applied_html(self)
+        return html_lines(_title(self)) + html_table(_rows(self), left=_LEFT) + html_lines(*_notes(self))
 
     def __repr__(self) -> str:
         return f"<Applied {self.treatment}, seed {self.seed}, on {type(self.model).__name__}>"
+
+
+def _row_lengths(param_slice: ParamSlice, treatment: Treatment) -> Tensor:
+    """The length of the orthonormal rows of every head, (H, 1, 1)."""
+    norms_H = torch.tensor(param_slice.norms(), dtype=torch.float64, device="cpu")
+    lengths_H = (
+        torch.ones_like(norms_H) if treatment.scale == "unit" else norms_H / param_slice.projection.head_dim**0.5
+    )
+    return lengths_H[:, None, None]
 
 
 def fingerprint(parameter: Tensor) -> int:
@@ -248,16 +276,6 @@ def fingerprint(parameter: Tensor) -> int:
 
 _COLUMNS: tuple[str, ...] = ("", "layers", "heads", "head", "layout", "frozen", "trainable", "total", "share")
 _LEFT = ("", "head", "layout")
-
-
-def applied_table(applied: Applied) -> str:
-    """Per role and in total: layers, heads, layout, and numbers of frozen and trainable weights."""
-    return "\n".join([_title(applied), *format_columns(_rows(applied), left=_LEFT), *_notes(applied)])
-
-
-def applied_html(applied: Applied) -> str:
-    """The same table for a notebook."""
-    return html_lines(_title(applied)) + html_table(_rows(applied), left=_LEFT) + html_lines(*_notes(applied))
 
 
 def _title(applied: Applied) -> str:
@@ -278,17 +296,14 @@ def _rows(applied: Applied) -> list[tuple[str, ...]]:
 
 def _notes(applied: Applied) -> list[str]:
     counts = applied.counts
-    frozen = f"frozen {counts.frozen:,} of {counts.total:,} weights ({_percent(counts.frozen, counts.total)})"
-    return [frozen, *_adapter_note(applied)]
-
-
-def _adapter_note(applied: Applied) -> list[str]:
-    """A note that an adapter on a frozen projection still changes its output."""
+    notes = [f"frozen {counts.frozen:,} of {counts.total:,} weights ({_percent(counts.frozen, counts.total)})"]
     adapted = {param_slice.projection.role for param_slice in applied.frozen if param_slice.projection.is_adapted}
-    if not adapted:
-        return []
-    roles = " and ".join(role for role in ("q", "k") if role in adapted)
-    return [f"adapters on {roles} are trainable: the base weights are frozen, their sum with the adapter is not"]
+    if adapted:
+        roles = " and ".join(role for role in ("q", "k") if role in adapted)
+        notes.append(
+            f"adapters on {roles} are trainable: the base weights are frozen, their sum with the adapter is not"
+        )
+    return notes
 
 
 def _role_row(applied: Applied, role: str, total: int) -> tuple[str, ...]:

@@ -1,19 +1,16 @@
-"""Apply a treatment to a model: check everything, write the heads, freeze.
-
-Shape suffixes: B = heads at a time, H = heads, D = rows of a head, M = model width.
-"""
+"""Apply a treatment to a model: check everything, write the heads, freeze."""
 
 import inspect
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, Unpack
+from dataclasses import replace
+from typing import Any, TypedDict, Unpack
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from oelm.errors import ModelError, TreatmentError
-from oelm.heads import init
 from oelm.heads.applied import Applied, Snapshot
-from oelm.heads.find import find_projections, projections_in, refuse_sharded
+from oelm.heads.find import by_layer, find_projections, refuse_sharded
 from oelm.heads.freeze import (
     has_adapters,
     needs_split,
@@ -22,13 +19,11 @@ from oelm.heads.freeze import (
     split_fused,
     task_head_parameters,
 )
+from oelm.heads.gauge import proving_same, refuse_without_gauge, why_no_gauge
 from oelm.heads.projection import ParamSlice, Projection, param_slices
 from oelm.heads.split import FusedSplit
-from oelm.seeds import seed_for
-from oelm.treatment import FITS_WIDTH, GLOBAL, Bias, Freeze, Init, Treatment, Unfreeze
-
-# Heads are written a quarter of a projection at a time: in float64 that stays below one layer's Q/K in memory.
-_CHUNKS = 4
+from oelm.heads.write import Layer, write_layer
+from oelm.treatment import FITS_WIDTH, TURNED, WRITES_BIAS, Bias, Freeze, Init, Treatment, Unfreeze, select_layers
 
 
 class TreatmentFields(TypedDict, total=False):
@@ -36,6 +31,9 @@ class TreatmentFields(TypedDict, total=False):
 
     init: Init
     scale: str | float
+    blend: float
+    carry_bias: bool
+    keep_orthonormal: bool
     freeze: Freeze
     bias: Bias
     layers: str | Sequence[int]
@@ -47,6 +45,7 @@ def apply(
     treatment: Treatment | None = None,
     *,
     seed: int = 0,
+    inputs: Mapping[str, Any] | None = None,
     keep_undo: bool = True,
     **fields: Unpack[TreatmentFields],
 ) -> Applied:
@@ -57,12 +56,17 @@ def apply(
 
     treatment: an `oelm.Treatment`, instead of the keywords from `init` to `unfreeze`.
     seed: of random blocks (`orthogonal`, `orthogonal-global`, `gaussian`).
+    inputs: a batch of the model, on which `frames` is proved to leave attention as it was; made up if left out.
     keep_undo: False saves the memory of the copy that `undo` needs, and that restores the model if `apply` is
         interrupted.
     init: how every head's block of weights is initialized: `keep`, `orthogonalize`, `orthogonal`, `polar`,
-        `orthogonalize-global`, `orthogonal-global`, `identity`, `gaussian`.
+        `orthogonalize-global`, `orthogonal-global`, `frames`, `identity`, `gaussian`, `zero`.
     scale: `unit`, orthonormal rows unscaled (`gaussian`: entry std 1/sqrt(width)); `match`, the norm of the replaced
-        block; a number, the entry std of `gaussian`. None is `unit`, or no scale for `keep`.
+        block, or of the form for `frames`; `keep`, the spectrum of `frames`; a number, the entry std of `gaussian`.
+        None is `keep` for `frames`, else `unit`, or no scale for `keep` and `zero`.
+    blend: how far to go, from 0 to 1: of the weights, or of the spectrum of `frames`.
+    carry_bias: whether the query bias is carried to the new coordinates of its head (`orthogonalize`, `polar`).
+    keep_orthonormal: whether trainable rows are made orthonormal again after every step: `applied.retract()`.
     freeze: what is frozen: `none`, `q`, `k`, `qk`.
     bias: whether the biases of a frozen projection `freeze` with it or `train`.
     layers: which layers: `all`, `0-5`, `[0, 2, 4]`, `first:0.5`, `last:0.25`.
@@ -71,25 +75,33 @@ def apply(
     treatment = _treatment(treatment, fields)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise TreatmentError(f"seed must be a non-negative integer, got {seed!r}")
-    treated = projections_in(model, treatment.layers)
+    found = find_projections(model)
+    chosen = set(select_layers(treatment.layers, 1 + found[-1].layer))
+    treated = [projection for projection in found if projection.layer in chosen]
+    layers = by_layer(treated)
     frozen = [projection for projection in treated if projection.role in treatment.frozen_roles]
-    _check_untreated(model)
+    _check_untreated(found)
     _check_model(model, treated)
     _check_fit(treated, frozen, treatment)
     _check_splits(model, frozen)
     _check_task_head(model, frozen)
+    if treatment.init == "frames":
+        refuse_without_gauge(model, layers)
 
     slices = [param_slice for projection in treated for param_slice in param_slices(projection)]
     snapshot = Snapshot(requires_grad={name: parameter.requires_grad for name, parameter in model.named_parameters()})
     norms: dict[str, list[float]] = {}
     try:
-        for projection in treated if treatment.init != "keep" else ():
-            param_slice = ParamSlice(projection, "weight")
-            if treatment.scale == "match":
-                norms[param_slice.key] = param_slice.norms()
+        if treatment.init != "keep":
             if keep_undo:
-                snapshot.copies[param_slice.key] = param_slice.copy()
-            _write(projection, treatment, seed)
+                for param_slice in slices:
+                    if param_slice.kind == "weight" or treatment.init in WRITES_BIAS:
+                        snapshot.copies[param_slice.key] = param_slice.copy()
+            if treatment.init == "frames":
+                with proving_same(model, layers, inputs):
+                    _write(model, layers, replace(treatment, scale="keep", blend=1.0, keep_orthonormal=False), seed)
+            if treatment.init != "frames" or treatment.scale != "keep":
+                norms = _write(model, layers, treatment, seed)
         for unsplit in split_fused(frozen):
             snapshot.unsplits.append(unsplit)
         snapshot.nested.extend(_disable_nested_tensors(model))
@@ -156,8 +168,19 @@ def _treatment(treatment: Treatment | None, fields: TreatmentFields) -> Treatmen
     return treatment
 
 
-def _check_untreated(model: nn.Module) -> None:
-    for projection in find_projections(model):
+def _write(model: nn.Module, layers: Sequence[Layer], treatment: Treatment, seed: int) -> dict[str, list[float]]:
+    """Write every layer; returns the norms that its heads are promised, by slice."""
+    norms: dict[str, list[float]] = {}
+    for layer in layers:
+        carries = treatment.carry_bias and treatment.init in TURNED and why_no_gauge(model, layer) is None
+        for role, of_heads in write_layer(layer, treatment, seed, carries=carries).items():
+            if of_heads:
+                norms[ParamSlice(layer[role], "weight").key] = of_heads
+    return norms
+
+
+def _check_untreated(projections: Sequence[Projection]) -> None:
+    for projection in projections:
         if projection.attention.__dict__.get("_oelm_treated"):
             raise ModelError(
                 "the model is already treated",
@@ -203,7 +226,7 @@ def _check_fit(treated: Sequence[Projection], frozen: Sequence[Projection], trea
     """Refuse a treatment that does not fit the model's shapes."""
     for projection in treated:
         rows, width = projection.head_dim, projection.width
-        if treatment.init not in ("keep", "gaussian") and rows > width:
+        if treatment.init not in ("keep", "gaussian", "zero") and rows > width:
             raise TreatmentError(
                 f"{rows} rows per head cannot be orthonormal in a width of {width}", where=projection.name
             )
@@ -214,7 +237,7 @@ def _check_fit(treated: Sequence[Projection], frozen: Sequence[Projection], trea
                 where=projection.name,
                 hint="use a head-wise init: 'orthogonalize', 'orthogonal' or 'polar'",
             )
-        if treatment.scale == "match":
+        if treatment.scale == "match" and treatment.init != "frames":
             for head in range(projection.num_heads):
                 if not projection.weight_rows(head).any():
                     raise TreatmentError(
@@ -232,9 +255,7 @@ def _check_fit(treated: Sequence[Projection], frozen: Sequence[Projection], trea
 
 def _check_splits(model: nn.Module, frozen: Sequence[Projection]) -> None:
     """Refuse to split a fused weight that something else needs."""
-    uses: dict[int, int] = {}
-    for _, parameter in model.named_parameters(remove_duplicate=False):
-        uses[id(parameter)] = uses.get(id(parameter), 0) + 1
+    uses = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
     for projection in frozen:
         if not needs_split(projection):
             continue
@@ -273,64 +294,3 @@ def _check_task_head(model: nn.Module, frozen: Sequence[Projection]) -> None:
                 where=f"{projection.name} (layer {projection.layer})",
                 hint="exclude that layer with layers=...",
             )
-
-
-def _write(projection: Projection, treatment: Treatment, seed: int) -> None:
-    """Replace the weights of every head of one projection."""
-    number = projection.num_heads
-    at_once = number if treatment.init in GLOBAL else max(1, number // _CHUNKS)
-    for first in range(0, number, at_once):
-        heads = range(first, min(first + at_once, number))
-        for head, block_DM in zip(heads, _blocks(projection, heads, treatment, seed), strict=True):
-            projection.write_(head, block_DM)
-
-
-def _blocks(projection: Projection, heads: range, treatment: Treatment, seed: int) -> Tensor:
-    """New weights for some heads, (B, D, M) in float64 on the CPU."""
-    kind, scale = treatment.init, treatment.scale
-    rows, width = projection.head_dim, projection.width
-    reads = kind in ("orthogonalize", "orthogonalize-global", "polar")
-    norm_B11: Tensor | None = None
-    if reads or scale == "match":
-        source_BDM = _weights(projection, heads)
-        norm_B11 = torch.linalg.matrix_norm(source_BDM, keepdim=True)
-    if not reads:
-        source_BDM = _new_blocks(projection, heads, treatment, seed)
-    match kind:
-        case "orthogonalize" | "orthogonal":
-            blocks_BDM = init.orthonormalize_rows(source_BDM)
-        case "orthogonalize-global" | "orthogonal-global":
-            stacked = init.orthonormalize_rows(source_BDM.reshape(1, len(heads) * rows, width))
-            blocks_BDM = stacked.reshape(len(heads), rows, width)
-        case "polar":
-            blocks_BDM = init.nearest_orthonormal_rows(source_BDM)
-        case _:
-            blocks_BDM = source_BDM
-    if scale == "match":
-        assert norm_B11 is not None
-        blocks_BDM *= norm_B11 / torch.linalg.matrix_norm(blocks_BDM, keepdim=True)
-    elif kind == "gaussian":
-        blocks_BDM *= scale if isinstance(scale, float) else width**-0.5
-    return blocks_BDM
-
-
-def _weights(projection: Projection, heads: range) -> Tensor:
-    # To the CPU first: not every device supports float64.
-    out = torch.empty(len(heads), projection.head_dim, projection.width, dtype=torch.float64, device="cpu")
-    for index, head in enumerate(heads):
-        out[index].copy_(projection.weight_rows(head).detach().cpu())
-    return out
-
-
-def _new_blocks(projection: Projection, heads: range, treatment: Treatment, seed: int) -> Tensor:
-    """New blocks independent of the old weights, (B, D, M); every head has its own random stream."""
-    rows, width = projection.head_dim, projection.width
-    if treatment.init == "identity":
-        return torch.stack([init.identity_rows(head, rows, width) for head in heads])
-
-    def gaussian(head: int) -> Tensor:
-        generator = torch.Generator()
-        generator.manual_seed(seed_for(seed, "qk", projection.layer, projection.role, head))
-        return init.gaussian_rows(rows, width, generator=generator)
-
-    return torch.stack([gaussian(head) for head in heads])

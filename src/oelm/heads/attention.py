@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oelm.facts import AttentionStats, Blocks
-from oelm.heads.find import find_projections
+from oelm.heads.find import by_layer, find_projections
 from oelm.heads.measure import Orthonormality, orthonormality
 from oelm.heads.projection import Projection
 from oelm.heads.sharded import gather_params, is_sharded
@@ -41,7 +41,7 @@ def measure_heads(model: nn.Module, inputs: Mapping[str, Any]) -> AttentionStats
             # `forward` directly: a compiled model ignores hooks added later. A sharded one needs its own hooks.
             (model if any(map(is_sharded, model.parameters())) else model.forward)(**inputs)
         with torch.no_grad():
-            layers = [_attention(model, layer, seen, inputs) for layer in _by_layer(projections)]
+            layers = [_attention(model, layer, seen, inputs) for layer in by_layer(projections)]
     finally:
         for module, training in modes.items():
             module.training = training
@@ -64,19 +64,14 @@ def _by_role(values: Sequence[tuple[Orthonormality, float]], layers: int) -> Blo
     }
 
 
-def _by_layer(projections: list[Projection]) -> list[dict[Role, Projection]]:
-    layers: list[dict[Role, Projection]] = [{} for _ in range(1 + projections[-1].layer)]
-    for projection in projections:
-        layers[projection.layer][projection.role] = projection
-    return layers
-
-
 def _attention(
     model: nn.Module, layer: dict[Role, Projection], seen: dict[Projection, Tensor], inputs: Mapping[str, Any]
 ) -> tuple[float | None, float | None]:
     """(spread of the logits, entropy of the attention) of one layer."""
     given = [seen[layer[role]] for role in _ROLES if role in layer and layer[role] in seen]
-    if len(given) < 2 or any(batch.ndim != 3 for batch in given) or _has_norm(layer["q"].attention):
+    if len(given) < 2 or any(batch.ndim != 3 for batch in given):
+        return None, None
+    if any(getattr(layer["q"].attention, name, None) is not None for name in _NORMS):
         return None, None
     queries_BTM, keys_BSM = given
     allowed_BTS = _allowed(model, layer["q"].attention, queries_BTM, keys_BSM, inputs.get("attention_mask"))
@@ -108,10 +103,6 @@ def _is_causal(model: nn.Module, attention: nn.Module) -> bool:
     # In older versions of transformers, BERT and T5 say only whether they are decoders.
     is_decoder = getattr(attention, "is_decoder", False)
     return kind in _CAUSAL_TYPES or bool(getattr(attention, "is_causal", is_decoder))
-
-
-def _has_norm(attention: nn.Module) -> bool:
-    return any(getattr(attention, name, None) is not None for name in _NORMS)
 
 
 def _scale(projection: Projection) -> float:

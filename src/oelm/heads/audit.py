@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,18 +16,16 @@ from torch import nn
 from oelm.errors import AuditFailed, FolderError, ModelError
 from oelm.facts import Counts
 from oelm.format import html_lines, html_table
+from oelm.heads.applied import Applied, fingerprint
 from oelm.heads.apply import apply
 from oelm.heads.count import count
 from oelm.heads.find import find_projections
 from oelm.heads.freeze import task_head_parameters
-from oelm.heads.measure import gram, orthonormal_tolerance
+from oelm.heads.measure import cosines, gram, orthonormal_tolerance
 from oelm.heads.projection import ParamSlice, param_slices, slice_hashes
 from oelm.heads.save import OELM_JSON, SavedTreatment, counts_as_loaded, load_saved, read_oelm_json, saved_slices
 from oelm.models.load import load_model
-from oelm.treatment import DRAWN, ORTHONORMAL, Treatment
-
-if TYPE_CHECKING:
-    from oelm.heads.applied import Applied
+from oelm.treatment import DRAWN, Treatment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +86,7 @@ class Audit:
 
 
 _LEFT = ("part", "checked", "finding", "where", "expected", "measured")
-_Part = tuple[str, str, Iterator[Finding]]  # name, what was covered, findings
+_Part = tuple[str, str, list[Finding]]  # name, what was covered, findings
 
 
 def audit(applied: Applied, *, optimizer: torch.optim.Optimizer | None, stepped: bool | None) -> Audit:
@@ -118,57 +116,42 @@ def _counts(applied: Applied) -> _Part:
     sizes = {param_slice.key: param_slice.numel for param_slice in applied.slices}
     frozen = then.frozen + sum(sizes[key] for key in applied.frozen_hashes.keys() - applied.frozen_at_apply)
     frozen -= sum(sizes[key] for key in applied.frozen_at_apply - applied.frozen_hashes.keys())
-
-    def findings() -> Iterator[Finding]:
-        for name, expected, measured in (
-            ("total", then.total, now.total),
-            ("qk", then.qk, now.qk),
-            ("frozen", frozen, now.frozen),
-        ):
-            if expected != measured:
-                yield Finding(
-                    code="COUNT-DIFFERS",
-                    expected=f"{expected:,} {name} weights",
-                    measured=f"{measured:,}",
-                    where=type(applied.model).__name__,
-                )
-
+    counted = (("total", then.total, now.total), ("qk", then.qk, now.qk), ("frozen", frozen, now.frozen))
+    where = type(applied.model).__name__
+    findings = [
+        Finding(code="COUNT-DIFFERS", expected=f"{expected:,} {name} weights", measured=f"{measured:,}", where=where)
+        for name, expected, measured in counted
+        if expected != measured
+    ]
     share = 100 * now.frozen / now.total
-    return "counts", f"{now.frozen:,} frozen of {now.total:,} ({share:.3f} %), {now.qk:,} Q/K", findings()
+    return "counts", f"{now.frozen:,} frozen of {now.total:,} ({share:.3f} %), {now.qk:,} Q/K", findings
 
 
 def _frozen_bits(applied: Applied, hashes: dict[str, str]) -> _Part:
-    frozen = applied.frozen
-
-    def findings() -> Iterator[Finding]:
-        for param_slice in frozen:
-            expected = applied.frozen_hashes.get(param_slice.key, applied.hashes_at_apply[param_slice.key])
-            measured = hashes[param_slice.key]
-            if measured != expected:
-                dtype = str(param_slice.parameter.dtype).removeprefix("torch.")
-                yield Finding(
-                    code="FROZEN-MOVED",
-                    expected=f"sha256 {expected[:12]}",
-                    measured=f"{measured[:12]} ({dtype})",
-                    where=param_slice.key,
-                )
-
-    return "frozen bits", f"{len(frozen)} tensors by SHA-256", findings()
+    findings = []
+    for param_slice in applied.frozen:
+        key, dtype = param_slice.key, str(param_slice.parameter.dtype).removeprefix("torch.")
+        expected, measured = applied.frozen_hashes.get(key, applied.hashes_at_apply[key]), hashes[key]
+        if measured != expected:
+            wanted, found = f"sha256 {expected[:12]}", f"{measured[:12]} ({dtype})"
+            findings.append(Finding(code="FROZEN-MOVED", expected=wanted, measured=found, where=key))
+    return "frozen bits", f"{len(applied.frozen)} tensors by SHA-256", findings
 
 
 def _geometry(applied: Applied, hashes: dict[str, str]) -> _Part:
-    """Orthonormality and scale of every head that still has the weights that the treatment wrote."""
+    """Rows and scale of every head that still has the weights that the treatment wrote, or is kept orthonormal."""
     weights = [one for one in applied.slices if one.kind == "weight"]
-    written = [one for one in weights if hashes[one.key] == applied.hashes_at_apply[one.key]]
+    kept = {one.key for one in applied.kept_orthonormal}
+    written = [one for one in weights if one.key in kept or hashes[one.key] == applied.hashes_at_apply[one.key]]
     covered, findings = _check_geometry(written, applied.treatment, norms=applied.norms)
-    return "geometry", covered, iter(findings)
+    return "geometry", covered, findings
 
 
 def _check_geometry(
     weights: Sequence[ParamSlice], treatment: Treatment, *, norms: dict[str, list[float]] | None = None
 ) -> tuple[str, list[Finding]]:
     """(what was covered, findings): heads whose rows are not orthonormal, or whose norm is wrong."""
-    orthonormal = treatment.init in ORTHONORMAL
+    orthonormal = treatment.rows == "orthonormal"
     findings: list[Finding] = []
     worst = 0.0
     for param_slice in weights:
@@ -181,26 +164,28 @@ def _check_geometry(
             expected = norms[param_slice.key][head] if norms and param_slice.key in norms else None
             if orthonormal and treatment.scale == "unit":
                 expected = projection.head_dim**0.5
+            elif treatment.init == "zero" and treatment.blend == 1:
+                expected = 0.0
             if expected is not None and not abs(measured - expected) <= tolerance * expected:
                 wanted = f"norm {expected:.6g}"
                 findings.append(Finding(code="WRONG-SCALE", expected=wanted, measured=f"{measured:.6g}", where=where))
-            if orthonormal:
-                square = measured**2
-                unit_DD = gram_DD * (projection.head_dim / square) if square > 0 else gram_DD
-                deviation = (unit_DD - eye_DD).abs().max().item()
+            if treatment.rows != "any":
+                if orthonormal:
+                    square = measured**2
+                    unit_DD = gram_DD * (projection.head_dim / square) if square > 0 else gram_DD
+                    deviation = (unit_DD - eye_DD).abs().max().item()
+                    code, expected_rows = "NOT-ORTHONORMAL", f"max |W W^T - I| <= {tolerance:.1e}"
+                else:
+                    deviation = cosines(gram_DD).max().item()
+                    code, expected_rows = "NOT-ORTHOGONAL", f"|cosine| of two rows <= {tolerance:.1e}"
                 worst = max(worst, deviation)
                 if not deviation <= tolerance:
                     findings.append(
-                        Finding(
-                            code="NOT-ORTHONORMAL",
-                            expected=f"max |W W^T - I| <= {tolerance:.1e}",
-                            measured=f"{deviation:.1e}",
-                            where=where,
-                        )
+                        Finding(code=code, expected=expected_rows, measured=f"{deviation:.1e}", where=where)
                     )
     heads = sum(param_slice.projection.num_heads for param_slice in weights)
     layers = len({param_slice.projection.layer for param_slice in weights})
-    rows = f"orthonormal to {worst:.1e}" if orthonormal else "no orthonormality claimed"
+    rows = "no orthonormality claimed" if treatment.rows == "any" else f"{treatment.rows} to {worst:.1e}"
     return f"{heads} heads in {layers} layers, {rows}; scale {treatment.scale or 'kept'}", findings
 
 
@@ -208,65 +193,55 @@ def _requires_grad(applied: Applied) -> _Part:
     """Every parameter is trainable or frozen as at `apply`, except for unfrozen layers."""
     ours = {id(param_slice.parameter) for param_slice in applied.slices}
     others = [(name, p) for name, p in applied.model.named_parameters() if id(p) not in ours]
-
-    def findings() -> Iterator[Finding]:
-        for name, parameter in others:
-            expected = applied.requires_grad_at_apply.get(name)
-            if expected is not None and parameter.requires_grad != expected:
-                yield Finding(
-                    code="LEARNING-CHANGED",
-                    expected="trainable, as at apply" if expected else "frozen, as at apply",
-                    measured="trainable" if parameter.requires_grad else "frozen",
-                    where=name,
-                )
-        for param_slice in applied.slices:
-            if param_slice.key in applied.frozen_hashes and param_slice.parameter.requires_grad:
-                yield Finding(
-                    code="FROZEN-LEARNS",
-                    expected="requires_grad False",
-                    measured="requires_grad True, but not by applied.unfreeze",
-                    where=param_slice.key,
-                )
-
-    return "requires_grad", f"{len(others)} other parameters as at apply", findings()
+    findings = []
+    for name, parameter in others:
+        then, now = applied.requires_grad_at_apply.get(name), parameter.requires_grad
+        if then is not None and now != then:
+            expected, measured = ("trainable" if learns else "frozen" for learns in (then, now))
+            findings.append(
+                Finding(code="LEARNING-CHANGED", expected=f"{expected}, as at apply", measured=measured, where=name)
+            )
+    for param_slice in applied.slices:
+        if param_slice.key in applied.frozen_hashes and param_slice.parameter.requires_grad:
+            measured = "requires_grad True, but not by applied.unfreeze"
+            where = param_slice.key
+            findings.append(
+                Finding(code="FROZEN-LEARNS", expected="requires_grad False", measured=measured, where=where)
+            )
+    return "requires_grad", f"{len(others)} other parameters as at apply", findings
 
 
 def _task_head(applied: Applied) -> _Part:
     head = task_head_parameters(applied.model)
-
-    def findings() -> Iterator[Finding]:
-        for name, parameter in head.items():
-            if not parameter.requires_grad:
-                yield Finding(
-                    code="HEAD-FROZEN", expected="trainable task head and pooler", measured="frozen", where=name
-                )
-
-    return "task head", f"{len(head)} tensors of task head and pooler", findings()
+    findings = [
+        Finding(code="HEAD-FROZEN", expected="trainable task head and pooler", measured="frozen", where=name)
+        for name, parameter in head.items()
+        if not parameter.requires_grad
+    ]
+    return "task head", f"{len(head)} tensors of task head and pooler", findings
 
 
 def _gradients(applied: Applied) -> _Part:
     parameters = list(applied.model.named_parameters())
     have = [name for name, p in parameters if p.grad is not None]
-
-    def findings() -> Iterator[Finding]:
-        for name, parameter in parameters:
-            if not parameter.requires_grad and parameter.grad is not None:
-                yield Finding(code="FROZEN-HAS-GRADIENT", expected="no gradient", measured="one", where=name)
-            if have and parameter.requires_grad and parameter.grad is None:
-                yield Finding(code="NO-GRADIENT", expected="a gradient, like others", measured="none", where=name)
-
-    return "gradients", f"{len(have)} tensors have one" if have else "none", findings()
+    findings = []
+    for name, parameter in parameters:
+        if not parameter.requires_grad and parameter.grad is not None:
+            findings.append(Finding(code="FROZEN-HAS-GRADIENT", expected="no gradient", measured="one", where=name))
+        if have and parameter.requires_grad and parameter.grad is None:
+            findings.append(
+                Finding(code="NO-GRADIENT", expected="a gradient, like others", measured="none", where=name)
+            )
+    return "gradients", f"{len(have)} tensors have one" if have else "none", findings
 
 
 def _optimizer(applied: Applied, optimizer: torch.optim.Optimizer) -> _Part:
     groups = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    times: dict[int, int] = {}
-    for parameter in groups:
-        times[id(parameter)] = times.get(id(parameter), 0) + 1
+    times = Counter(map(id, groups))
 
     def findings() -> Iterator[Finding]:
         for name, parameter in applied.model.named_parameters():
-            number = times.get(id(parameter), 0)
+            number = times[id(parameter)]
             if parameter.requires_grad and number != 1:
                 code = "OPTIMIZER-MISSES" if number == 0 else "OPTIMIZER-TWICE"
                 yield Finding(code=code, expected="in exactly one group", measured=f"in {number}", where=name)
@@ -274,7 +249,7 @@ def _optimizer(applied: Applied, optimizer: torch.optim.Optimizer) -> _Part:
                 yield Finding(code="OPTIMIZER-HAS-FROZEN", expected="in no group", measured=f"in {number}", where=name)
             if not parameter.requires_grad and optimizer.state.get(parameter):
                 yield Finding(code="FROZEN-HAS-STATE", expected="no optimizer state", measured="some", where=name)
-        foreign = {id(parameter) for parameter in groups} - {id(parameter) for parameter in applied.model.parameters()}
+        foreign = times.keys() - set(map(id, applied.model.parameters()))
         if foreign:
             yield Finding(
                 code="OPTIMIZER-STALE",
@@ -283,12 +258,10 @@ def _optimizer(applied: Applied, optimizer: torch.optim.Optimizer) -> _Part:
                 where=f"{len(optimizer.param_groups)} groups",
             )
 
-    return "optimizer", f"{len(groups)} tensors in {len(optimizer.param_groups)} groups", findings()
+    return "optimizer", f"{len(groups)} tensors in {len(optimizer.param_groups)} groups", list(findings())
 
 
 def _moved(applied: Applied, optimizer: torch.optim.Optimizer | None) -> _Part:
-    from oelm.heads.applied import fingerprint
-
     # Attention is invariant to a shift of all keys, so a key bias may not move.
     exempt = {id(s.parameter) for s in applied.slices if s.kind == "bias" and s.projection.role == "k"}
     exempt |= {
@@ -305,13 +278,12 @@ def _moved(applied: Applied, optimizer: torch.optim.Optimizer | None) -> _Part:
         # a layer unfrozen since the last step has no state yet
         and (optimizer is None or not optimizer.state or parameter in optimizer.state)
     ]
-
-    def findings() -> Iterator[Finding]:
-        for name, parameter in due:
-            if applied.fingerprints.get(name) == fingerprint(parameter):
-                yield Finding(code="NOT-MOVED", expected="moved by training", measured="unchanged", where=name)
-
-    return "movement", f"{len(due)} trainable tensors compared with their initial values", findings()
+    findings = [
+        Finding(code="NOT-MOVED", expected="moved by training", measured="unchanged", where=name)
+        for name, parameter in due
+        if applied.fingerprints.get(name) == fingerprint(parameter)
+    ]
+    return "movement", f"{len(due)} trainable tensors compared with their initial values", findings
 
 
 def audit_folder(folder: str | Path, *, against: str | Path | None = None) -> Audit:
@@ -343,7 +315,7 @@ def audit_folder(folder: str | Path, *, against: str | Path | None = None) -> Au
         made = "as in the base" if saved is None else "as the treatment makes them from the base"
         examined["base"], found = _against_base(slices, saved, base, made)
         findings += found
-    elif saved is not None and saved.treatment.init in DRAWN:
+    elif saved is not None and saved.treatment.init in DRAWN and saved.treatment.blend == 1:
         # Weights that are drawn do not depend on those that they replace: the model itself will do for a base.
         weights = [one for one in slices if one.kind == "weight"]
         examined["draws"], found = _against_base(weights, saved, copy.deepcopy(model), "as the seed draws them")

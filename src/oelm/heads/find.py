@@ -46,8 +46,15 @@ def find_projections(model: nn.Module) -> list[Projection]:
     return projections
 
 
+def by_layer(projections: Iterable[Projection]) -> list[dict[Role, Projection]]:
+    """The projections of each attention module together, by role."""
+    layers: dict[int, dict[Role, Projection]] = {}
+    for projection in projections:
+        layers.setdefault(projection.layer, {})[projection.role] = projection
+    return list(layers.values())
+
+
 def num_layers(model: nn.Module) -> int:
-    """The number of attention layers."""
     return 1 + max(projection.layer for projection in find_projections(model))
 
 

@@ -4,6 +4,8 @@ Everything is drawn and factored in float64 on the CPU from an explicit generato
 reservoir on every device. Shape suffixes: B = blocks, D = rows of a block, M = model width.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -45,6 +47,44 @@ def nearest_orthonormal_rows(blocks_BDM: Tensor) -> Tensor:
     left_BDD, _, right_BDM = torch.linalg.svd(blocks_BDM, full_matrices=False)
     rows_BDM: Tensor = left_BDD @ right_BDM
     return rows_BDM
+
+
+class Frames(NamedTuple):
+    """The singular frames and the spectrum of every head's form `W_q^T W_k`: what attention can see of it."""
+
+    query: Tensor
+    """Orthonormal rows, (B, D, M)."""
+    spectrum: Tensor
+    """Descending, (B, D)."""
+    key: Tensor
+    """Orthonormal rows, (B, D, M)."""
+
+
+def frames(query_BDM: Tensor, key_BDM: Tensor) -> Frames:
+    """`W_q^T W_k = U S V^T` of each block, by the SVD of a D x D core: `U^T`, `S` and `V^T`."""
+    # W_q^T = Q_q R_q and W_k^T = Q_k R_k, so the form is Q_q C Q_k^T with the core C = R_q R_k^T = P S T^T.
+    query_BMD, query_BDD = torch.linalg.qr(query_BDM.mT)
+    key_BMD, key_BDD = torch.linalg.qr(key_BDM.mT)
+    left_BDD, spectrum_BD, right_BDD = torch.linalg.svd(query_BDD @ key_BDD.mT)
+    return Frames((query_BMD @ left_BDD).mT, spectrum_BD, right_BDD @ key_BMD.mT)
+
+
+def carry_query_bias(bias_BD: Tensor, old_key_BDM: Tensor, new_key_BDM: Tensor) -> Tensor:
+    """The bias of a query that gives the new keys the logits that it gave the old ones: `W_k'^T b' = W_k^T b`.
+
+    By least squares: exact where the new rows span the old ones, as those of `orthogonalize`, `polar` and `frames` do.
+    """
+    wanted_BM1 = old_key_BDM.mT @ bias_BD[..., None]
+    inverse_BDD = torch.linalg.pinv(new_key_BDM @ new_key_BDM.mT, hermitian=True)
+    carried_BD1: Tensor = inverse_BDD @ (new_key_BDM @ wanted_BM1)
+    return carried_BD1.squeeze(-1)
+
+
+def turn_bias(bias_BD: Tensor, old_BDM: Tensor, new_BDM: Tensor) -> Tensor:
+    """`A b` for the `A` with `W' = A W`: a bias in the new coordinates of its head."""
+    inverse_BDD = torch.linalg.pinv(old_BDM @ old_BDM.mT, hermitian=True)
+    turned_BD1: Tensor = new_BDM @ (old_BDM.mT @ (inverse_BDD @ bias_BD[..., None]))
+    return turned_BD1.squeeze(-1)
 
 
 def identity_rows(head: int, num_rows: int, width: int) -> Tensor:

@@ -49,9 +49,7 @@ def measure(projection: Projection) -> list[Orthonormality]:
     eye_DD = torch.eye(projection.head_dim, dtype=torch.float64, device="cpu")
     deviation_H = (gram_HDD - eye_DD).abs().amax((-2, -1))
     length_HD = gram_HDD.diagonal(dim1=-2, dim2=-1).sqrt()
-    some_HD = length_HD.where(length_HD > 0, 1)  # a row of zeros is orthogonal to all others
-    cosine_HDD = gram_HDD / (some_HD[:, :, None] * some_HD[:, None, :])
-    cosine_H = cosine_HDD.masked_fill(eye_DD.bool(), 0).abs().amax((-2, -1))
+    cosine_H = cosines(gram_HDD).amax((-2, -1))
     finite = bool(gram_HDD.isfinite().all())
     values_HD = (
         torch.linalg.eigvalsh(gram_HDD).clamp(min=0).sqrt()
@@ -73,6 +71,14 @@ def measure(projection: Projection) -> list[Orthonormality]:
         )
         for head in range(projection.num_heads)
     ]
+
+
+def cosines(gram_DD: Tensor) -> Tensor:
+    """|cosine| of the angle between every two rows, (..., D, D), and 0 on the diagonal."""
+    length_D = gram_DD.diagonal(dim1=-2, dim2=-1).sqrt()
+    some_D = length_D.where(length_D > 0, 1)  # a row of zeros is orthogonal to all others
+    cosine_DD = gram_DD / (some_D[..., :, None] * some_D[..., None, :])
+    return cosine_DD.masked_fill(torch.eye(gram_DD.shape[-1], dtype=torch.bool, device=gram_DD.device), 0).abs()
 
 
 def gram(projection: Projection) -> Tensor:

@@ -94,7 +94,6 @@ class Projection:
 
     @property
     def weight_parameter(self) -> nn.Parameter:
-        """The parameter that contains the rows."""
         return self._parameter(self.weight_name)
 
     @property
@@ -197,14 +196,18 @@ class ParamSlice:
         rows = self.projection.weight_rows(head) if self.kind == "weight" else self.projection.bias_rows(head)
         return rows.detach()
 
+    def all_rows(self) -> list[Tensor]:
+        """The rows of every head, sharing storage with the model."""
+        return [self.rows(head) for head in range(self.projection.num_heads)]
+
     def copy(self) -> Tensor:
         """All heads, (H, D, M) for weights and (H, D) for biases."""
-        return torch.stack([self.rows(head) for head in range(self.projection.num_heads)])
+        return torch.stack(self.all_rows())
 
     @torch.no_grad()
     def restore_(self, copy: Tensor) -> None:
-        for head in range(self.projection.num_heads):
-            self.rows(head).copy_(copy[head])
+        for rows, kept in zip(self.all_rows(), copy, strict=True):
+            rows.copy_(kept)
 
     def norms(self) -> list[float]:
         """The Frobenius norm of every head's rows."""

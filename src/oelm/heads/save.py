@@ -1,17 +1,16 @@
 """Save and load a treated model: a vanilla checkpoint, and `oelm.json` with the treatment and hashes that prove it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import StringConstraints
 from torch import nn
 
 from oelm.errors import AuditFailed, CellError, FolderError, ModelError
 from oelm.facts import Counts
+from oelm.heads.applied import Applied
 from oelm.heads.count import count
 from oelm.heads.find import projections_in
 from oelm.heads.freeze import has_adapters, set_requires_grad, should_freeze, split_fused
@@ -19,9 +18,6 @@ from oelm.heads.projection import ParamSlice, param_slices, slice_hashes
 from oelm.runs.files import FileType
 from oelm.treatment import Treatment
 from oelm.version import __version__
-
-if TYPE_CHECKING:
-    from oelm.heads.applied import Applied
 
 OELM_JSON = "oelm.json"
 _Hash = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
@@ -116,8 +112,6 @@ def from_pretrained(folder: str | Path, auto_class: Any = None, **kwargs: Any) -
     The class is the saved one; `auto_class` (any `transformers.Auto...` or model class) selects another. Further
     keywords go to its `from_pretrained`.
     """
-    from oelm.heads.applied import Applied
-
     saved = read_oelm_json(folder)
     model = load_saved(folder, saved, auto_class, **kwargs)
     slices, frozen = saved_slices(model, saved, folder)

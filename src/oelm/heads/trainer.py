@@ -1,7 +1,5 @@
 """Callbacks for `transformers.Trainer`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -14,7 +12,7 @@ class AuditCallback(TrainerCallback):
     """Audits at the start, at every save and at the end of training, and raises `AuditFailed` immediately.
 
     Between audits, a write to a frozen tensor is detected after the same step. If the treatment has an `unfreeze`
-    schedule, the callback follows it.
+    schedule, the callback follows it; rows that are kept orthonormal are made so after every step.
     """
 
     def __init__(self, applied: Applied) -> None:
@@ -43,6 +41,7 @@ class AuditCallback(TrainerCallback):
             self._fingerprints = self._compute_fingerprints()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.applied.retract()
         # A checksum is cheap enough for every step, and shows when to hash.
         if self._compute_fingerprints() != self._fingerprints:
             self._audit(None, state)

@@ -1,7 +1,5 @@
 """Plan: what a study would do, before it is done: cells, differences, counts, what is there already, and how long."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Iterable
@@ -9,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from oelm.analysis.design import alpha_of, count_tests
+from oelm.analysis.design import alpha_of, count_tests, without_power
 from oelm.analysis.tuning import read_best_point
 from oelm.errors import OelmError, StudyError, require
 from oelm.format import format_columns, format_duration
@@ -130,11 +128,9 @@ def _devices(study: Study, cells: list[Cell], folder: Path) -> dict[str, str]:
     """By cell. A GPU that is there and cannot be used is an error, before anybody plans with the CPU's figures."""
     from oelm.train.device import planned_device
 
-    states = {cell: read_status(folder / cell.folder, study=study.name, cell=str(cell)) for cell in cells}
-    if all(state.device for state in states.values()):
-        return {str(cell): str(state.device) for cell, state in states.items()}
-    device = planned_device()
-    return {str(cell): state.device or device for cell, state in states.items()}
+    known = {str(one): read_status(folder / one.folder, study=study.name, cell=str(one)).device for one in cells}
+    device = "" if all(known.values()) else planned_device()
+    return {cell: found or device for cell, found in known.items()}
 
 
 def _status(study: Study, cell: Cell, folder: Path, lock: str) -> Status | Literal["changed"]:
@@ -259,6 +255,8 @@ def _format_lock(plan: Plan) -> list[str]:
     ]
     title = "what was locked when the first cell was started" if plan.is_locked else "what the first cell will lock"
     lines = [title, *format_columns([("", ""), *rows], left=("",))[1:]]
+    unstated = without_power(plan.study)
+    lines += [f"power is stated for differences of shares alone: not for {_listed(unstated)}"] if unstated else []
     lines += [f"added since, and so exploratory: {_listed(changes.added)}"] if changes.added else []
     return lines + [f"CHANGED-AFTER-START {change}" for change in changes.changed]
 

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 from oelm.analysis.tuning import best_point
 from oelm.errors import DataError, FolderError, LaunchError, OelmError, StudyError, require
-from oelm.launch.backends.base import RemoteBackend
+from oelm.launch.backends.base import Backend, LocalBackend, RemoteBackend
 from oelm.launch.backends.cluster import Cluster
 from oelm.launch.launched import note_launch
 from oelm.launch.study_run import StudyRun, clear_stop_requests, open_run, run_one_cell, write_study
 from oelm.message import verbatim
+from oelm.runs.files import NewerFormat
 from oelm.runs.jobs import Job, append_job
 from oelm.runs.layout import RUNS, SIMPLE_BASELINE, STUDY
 from oelm.runs.record import Record, read_record
 from oelm.study.cells import Cell, CellSpec, Point, both_stages, resolve_cell, tuning_cells
 from oelm.study.study import Study
-from oelm.train.progress import Progress
+from oelm.train.progress import MessageProgress, Progress
 
 if TYPE_CHECKING:
     from oelm.analysis.results import Excluded, Results
-    from oelm.launch.backends.base import Backend, LocalBackend
 
 
 def run(
@@ -42,7 +42,7 @@ def run(
     `arms`, `seeds` and `cells` (by name, `baseline/seed-0`) pick cells. Cells that are named run alone: their tuning
     must be done. A seed of the tuning runs its grid.
     """
-    from oelm.launch.backends.inline import InlineBackend
+    from oelm.launch.backends.workers import InlineBackend
     from oelm.train.process import avoid_spinning
 
     avoid_spinning()  # before torch is imported
@@ -97,7 +97,7 @@ def submit_study(study_run: StudyRun, backend: RemoteBackend, *, log: Callable[[
     job = study_run.job(backend)
     if not job.cells:
         raise LaunchError(f"nothing is missing of {study_run.folder}", hint=f"oelm report {study_run.folder}")
-    preflight(study_run, _LogProgress(log), is_remote=True)
+    preflight(study_run, MessageProgress(log), is_remote=True)
     write_study(study_run)
     requests = clear_stop_requests(study_run)  # before: a task may start at once
     try:
@@ -147,14 +147,6 @@ def _by_model(study_run: StudyRun) -> list[list[CellSpec]]:
     return list(groups.values())
 
 
-class _LogProgress(Progress):
-    def __init__(self, log: Callable[[str], None]):
-        self._log = log
-
-    def on_message(self, text: str) -> None:
-        self._log(text)
-
-
 def _best_points(study_run: StudyRun) -> tuple[dict[Cell, Point | None], list[Excluded]]:
     """What the tuning has chosen for every compared cell, and the cells for which it could not."""
     from oelm.analysis.results import Excluded
@@ -186,7 +178,6 @@ def _restrict(results: Results, study_run: StudyRun) -> Results:
 
 def _train_simple_baselines(results: Results, tuned: Mapping[Cell, Point | None], progress: Progress) -> bool:
     """What a model without attention reaches on the same rows, where it is not known yet; whether there is more now."""
-    from oelm.runs.files import NewerFormat
     from oelm.runs.simple_baseline import find_simple_baseline, read_simple_baselines
 
     known = list(results.simple_baselines)

@@ -177,7 +177,6 @@ def open_run(
 
 
 def write_study(study_run: StudyRun) -> None:
-    """Put the study into its folder."""
     with writing(study_run.folder):
         study_run.folder.mkdir(parents=True, exist_ok=True)
     for file in (study_run.file, study_run.folder / STUDY):

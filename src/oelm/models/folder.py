@@ -122,7 +122,6 @@ def bounds_of(name: str | Path) -> Bounds:
 
 
 def memory_bytes() -> int:
-    """The memory of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

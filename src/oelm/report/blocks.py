@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from oelm.analysis.stats.estimate import Interval
 from oelm.format import DASH, format_number
-from oelm.message import Message, Text
+from oelm.message import Message, MessageValue, Text
 from oelm.report.figures.palette import Style
 from oelm.report.figures.plot import Plot
 from oelm.text.messages import say, translate, untranslated
@@ -16,8 +16,6 @@ from oelm.text.messages import say, translate, untranslated
 
 @dataclass(frozen=True, kw_only=True)
 class TableCell:
-    """A cell of a table."""
-
     text: Text
     sort: float | None = None
     """What a number sorts by; words sort by themselves."""
@@ -32,6 +30,8 @@ class TableRow:
     cells: tuple[TableCell, ...]
     arm: str | None = None
     """Of which arm it is, where it is of one."""
+    is_total: bool = False
+    """Of all the others: it stays below them, however they are sorted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +140,29 @@ def verdict_cell(verdict: str, remark: Message | None) -> TableCell:
     return text_cell(say("remarked", verdict=word, remark=remark) if remark is not None else word, badge=verdict)
 
 
-def make_table(columns: Sequence[tuple[Text, bool]], rows: Sequence[TableRow]) -> Table:
-    """From (title, whether it holds numbers)."""
-    return Table(
-        columns=tuple(TableColumn(title=title, number=is_number) for title, is_number in columns), rows=tuple(rows)
-    )
+def bullets(items: Sequence[Text]) -> list[Block]:
+    """Nothing where there is none."""
+    return [Bullets(items=tuple(items))] if items else []
+
+
+def text_columns(*names: str) -> list[TableColumn]:
+    return [TableColumn(title=say(f"column-{name}")) for name in names]
+
+
+def number_columns(*names: str, **values: MessageValue) -> list[TableColumn]:
+    return [TableColumn(title=say(f"column-{name}", **values), number=True) for name in names]
+
+
+def named_columns(*names: str) -> list[TableColumn]:
+    """Numbers of arms or metrics."""
+    return [TableColumn(title=untranslated(name), number=True) for name in names]
+
+
+def make_row(*cells: TableCell | Text | Message | str, arm: str | None = None, is_total: bool = False) -> TableRow:
+    """Words stand for a cell of them."""
+    made = tuple(one if isinstance(one, TableCell) else text_cell(one) for one in cells)
+    return TableRow(cells=made, arm=arm, is_total=is_total)
+
+
+def make_table(columns: Sequence[TableColumn], rows: Sequence[TableRow]) -> Table:
+    return Table(columns=tuple(columns), rows=tuple(rows))

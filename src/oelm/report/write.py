@@ -1,12 +1,11 @@
 """Write a report: its content is built from the records, and each file replaces the one before at once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
+from oelm.analysis.results import Results
 from oelm.claims.load import load_ledger
 from oelm.claims.schema import Ledger
 from oelm.errors import ReportError, did_you_mean, is_installed, require
@@ -29,9 +28,6 @@ from oelm.report.sections.summary import (
 from oelm.report.sections.times import times_section
 from oelm.runs.files import write_text, writing
 from oelm.text.messages import say
-
-if TYPE_CHECKING:
-    from oelm.analysis.results import Results
 
 Format = Literal["html", "md", "pdf"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -63,7 +59,7 @@ def build_content(results: Results, *, ledger: Ledger | None = None) -> Content:
         "differences": differences_section(results),
         "hypotheses": hypotheses_section(results),
         "recommendations": recommendations_section(results),
-        "claims": claims_section(results, ledger or load_ledger()),
+        "claims": claims_section([results], ledger or load_ledger()),
         "provenance": provenance_section(results),
         "excluded": excluded_section(results),
     }

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from io import BufferedReader
+from io import FileIO
 from pathlib import Path
 from typing import IO, Generic, TypeVar
 
@@ -118,8 +118,7 @@ def first_problem(error: ValidationError) -> str:
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def open_regular(path: Path) -> Iterator[BufferedReader]:
+def open_regular(path: Path) -> FileIO:
     """A file, open for reading, whoever has put something into its place: nobody waits for the other end of a pipe.
 
     What can never be read is a CellError. An OSError is one of the moment: too many open files, no permission.
@@ -133,8 +132,7 @@ def open_regular(path: Path) -> Iterator[BufferedReader]:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise CellError(f"{path} is not a file", hint="move it away")
-    with os.fdopen(descriptor, "rb") as file:
-        yield file
+    return os.fdopen(descriptor, "rb", buffering=0)  # it is read as a whole
 
 
 def read_regular(path: Path, *, hint: str | None = None, largest: int | None = None, start: int = 0) -> bytes | None:
@@ -147,7 +145,8 @@ def read_regular(path: Path, *, hint: str | None = None, largest: int | None = N
             size = os.fstat(file.fileno()).st_size
             if largest is not None and size > largest:
                 raise CellError(f"{path} is damaged", why=f"it has more than {largest:,} bytes", hint=hint)
-            file.seek(start if start >= 0 else max(0, size + start))
+            if start:
+                file.seek(start if start > 0 else max(0, size + start))
             return file.read()
     except (FileNotFoundError, NotADirectoryError) as error:
         if path.is_symlink():

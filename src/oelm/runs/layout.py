@@ -10,6 +10,8 @@ from oelm.errors import CellError
 Status = Literal["done", "running", "stopped", "diverged", "audit-failed", "failed", "pending"]
 FINISHED = ("done", "diverged", "audit-failed")
 """Never run again. A cell that failed is tried again by the next command."""
+ENDED = (*FINISHED, "failed")
+"""With a record."""
 
 RUNS = Path("runs")
 """Where cells are kept, unless another place is named."""
@@ -40,7 +42,7 @@ def walk_cell_folders(runs: Path, *, on_error: Callable[[OSError], None] | None 
 
 def find_cell_folders(runs: Path, *, on_error: Callable[[OSError], None] | None = None) -> list[Path]:
     """All cells at or below a folder, in the order of their names."""
-    return sorted(walk_cell_folders(runs, on_error=on_error))
+    return sorted(walk_cell_folders(runs, on_error=on_error), key=_parts)
 
 
 def find_cells_by_study(
@@ -56,7 +58,7 @@ def find_cells_by_study(
             cells.append(Path(at))
     found: dict[Path, list[Path]] = {study: [] for study in studies}
     of_parent: dict[Path, Path] = {}  # all seeds of an arm belong to one study
-    for cell in sorted(cells):
+    for cell in sorted(cells, key=_parts):
         if cell.parent not in of_parent:
             of_parent[cell.parent] = study_folder(cell, runs)
         found.setdefault(of_parent[cell.parent], []).append(cell)
@@ -78,6 +80,11 @@ def find_started_studies(runs: str | Path) -> list[Path]:
     if not found:
         raise CellError(f"there are no cells below {runs}", hint="oelm run STUDY makes some")
     return found
+
+
+def _parts(path: Path) -> tuple[str, ...]:
+    """By which paths are in order: taken once of each, not at every comparison."""
+    return path.parts
 
 
 def _walk(runs: Path, on_error: Callable[[OSError], None] | None = None) -> Iterator[tuple[str, list[str]]]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,21 @@ class Lock:
     @property
     def digest(self) -> str:
         """By which cells name what they were started under."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(_said(self), sort_keys=True).encode()).hexdigest()
+
+
+def _said(value: Any) -> Any:
+    """Plain data without what is as it is by default, so that a setting which a later version adds changes nothing."""
+    if is_dataclass(value):
+        given = {field.name: (getattr(value, field.name), _default(field)) for field in fields(value)}
+        return {name: _said(one) for name, (one, default) in given.items() if one != default}
+    if isinstance(value, Mapping):
+        return {key: _said(one) for key, one in value.items()}
+    return [_said(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 LOCK_FILE = FileType(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FORMAT, _FORMAT_KEY = 2, b"oelm_format"  # in the metadata of the file
 # What can be in a file that is not damaged.
 _WORDS = ("model", "split")
-_RANGES = {"label": (0, 1_000_000), "prediction": (0, 1_000_000), "tokens": (1, 1 << 40)}
+_RANGES = {"loss": (-np.inf, np.inf), "label": (0, 1_000_000), "prediction": (0, 1_000_000), "tokens": (1, 1 << 40)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,42 +86,49 @@ def read_predictions(
     content = read_unchanged(path, digest)
     try:
         file = open_parquet(content, read_dictionary=_WORDS)
-        found = (file.schema_arrow.metadata or {}).get(_FORMAT_KEY, b"none").decode()
+        found = (file.metadata.metadata or {}).get(_FORMAT_KEY, b"none").decode()
         if found != str(_FORMAT):
             raise CellError(f"{path} has format {found}; this oelm reads format {_FORMAT}")
         table = file.read(use_threads=False)
-        models, splits = (_words(name, table[name]) for name in _WORDS)
-        own = np.flatnonzero(models == model)
-        chosen = own[splits[own] == (split or splits[own[0]])] if len(own) else own
-        names = [name for name in table.column_names if name not in _WORDS]
-        return Predictions(**{name: _column(name, table[name])[chosen] for name in names})
+        columns = {name: _in_one(column) for name, column in zip(table.column_names, table.columns, strict=True)}
+        (models, of_model), (splits, of_split) = (_words(name, columns.pop(name)) for name in _WORDS)
+        own = np.flatnonzero(_are(model, models)[of_model])
+        first = splits[of_split[own[0]]] if len(own) else ""
+        chosen = own[_are(split or first, splits)[of_split[own]]]
+        return Predictions(**{name: _numbers(name, column)[chosen] for name, column in columns.items()})
     except (ArrowException, OSError, ValueError, LookupError, TypeError) as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise CellError(f"{path} is damaged", why=why) from error
 
 
-def _words(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
-    """From a dictionary, in which each word is once."""
-    array = column.combine_chunks()
-    if not hasattr(array, "dictionary") or array.null_count:
+def _in_one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _words(name: str, column: pa.Array) -> tuple[list[str], NDArray[Any]]:
+    """A dictionary, in which each word is once, and the place of every row's word in it."""
+    if not hasattr(column, "dictionary") or column.null_count:
         raise _other_content(name, column)
-    words = np.array(array.dictionary.to_pylist(), dtype=object)
-    values: NDArray[Any] = words[np.from_dlpack(array.indices)]
-    return values
+    return column.dictionary.to_pylist(), np.from_dlpack(column.indices)
 
 
-def _column(name: str, column: pa.ChunkedArray) -> NDArray[Any]:
+def _are(word: str, words: list[str]) -> NDArray[np.bool_]:
+    return np.array([one == word for one in words], dtype=np.bool_)
+
+
+def _numbers(name: str, column: pa.Array) -> NDArray[Any]:
     from pyarrow import types
 
     is_kind = types.is_floating if name == "loss" else types.is_integer
     if not is_kind(column.type) or column.null_count:
         raise _other_content(name, column)
-    values: NDArray[Any] = np.from_dlpack(column.combine_chunks())  # its own to_numpy loads pandas
-    least, most = _RANGES.get(name, (-np.inf, np.inf))
-    if len(values) and not (values.min() >= least and values.max() <= most):
-        raise ValueError(f"'{name}' goes from {values.min()} to {values.max()}")
+    values: NDArray[Any] = np.from_dlpack(column)  # its own to_numpy loads pandas
+    if name in _RANGES and len(values):
+        (least, most), low, high = _RANGES[name], values.min(), values.max()
+        if not (low >= least and high <= most):
+            raise ValueError(f"'{name}' goes from {low} to {high}")
     return values
 
 
-def _other_content(name: str, column: pa.ChunkedArray) -> ValueError:
+def _other_content(name: str, column: pa.Array) -> ValueError:
     return ValueError(f"'{name}' holds {column.type} with {column.null_count} missing")

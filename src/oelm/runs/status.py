@@ -38,6 +38,8 @@ class CellStatus:
     """The compared metric on the validation split, or what went wrong."""
     device: str = ""
     """That it is trained on."""
+    sealed: bool = False
+    """Whether test numbers wait for other cells of its study."""
 
     def to_dict(self) -> dict[str, str | float | None]:
         return asdict(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from operator import attrgetter
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from oelm.runs.files import FileDigest, first_problem, read_regular, read_unchan
 from oelm.runs.layout import STEPS
 
 _LINE_BYTES = 400  # of a step at most
-_AT_ONCE = 10_000  # lines that are parsed together
+_AT_ONCE = 500  # lines that are parsed together: what they become stays in the cache of a processor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,8 @@ def read_steps(folder: Path, digest: FileDigest | None) -> Steps:
             some = b"[" + b",".join(lines[start : start + _AT_ONCE]) + b"]"
             parts.append(_as_array(_SOME.validate_json(some, strict=True, extra="forbid")))
     except ValidationError as error:
-        raise CellError(f"{path} is damaged", why=first_problem(error)) from error
+        why = f"after line {start}, {first_problem(error)}" if start else first_problem(error)
+        raise CellError(f"{path} is damaged", why=why) from error
     if sum(map(len, parts)) != len(lines):
         raise CellError(f"{path} is damaged", why="a line is blank")
     table = np.concatenate(parts) if parts else np.empty((0, len(_COLUMNS)))
@@ -104,7 +105,8 @@ def read_steps(folder: Path, digest: FileDigest | None) -> Steps:
 
 
 def _as_array(steps: list[Step]) -> NDArray[np.float64]:
-    return np.array(list(map(attrgetter(*_COLUMNS), steps)), dtype=np.float64)
+    numbers = chain.from_iterable(map(dict.values, map(vars, steps)))
+    return np.fromiter(numbers, np.float64, len(steps) * len(_COLUMNS)).reshape(-1, len(_COLUMNS))
 
 
 def read_written_steps(folder: Path) -> list[Step]:

@@ -1,7 +1,5 @@
 """Hypothesis: what a study sets out to show, with the rule that decides it, written down before anything is run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

@@ -175,6 +175,11 @@ def _check_parallel(recipe: Recipe | None, arms: Mapping[str, Arm], problems: Pr
                 f"arms.{arm.name}.unfreeze",
                 "does not go with recipe.parallel 'fsdp', which fixes at the start what learns; 'ddp' does not",
             )
+        if parallel == "fsdp" and arm.treatment.keep_orthonormal:
+            problems.add(
+                f"arms.{arm.name}.keep_orthonormal",
+                "does not go with recipe.parallel 'fsdp', where no process has whole heads; use 'ddp'",
+            )
 
 
 def _overrides(raw: Any, at: str, recipe: Recipe | None, problems: Problems) -> dict[str, Value]:

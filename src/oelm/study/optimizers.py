@@ -3,8 +3,6 @@
 `register_optimizer` adds to the table.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, make_dataclass

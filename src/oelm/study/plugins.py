@@ -5,8 +5,6 @@ with `--plugin my_module` (or `--plugin ./my_module.py`), or once and for all in
 `trusted_plugins.yaml` in oelm's folder below `~/.config` (`XDG_CONFIG_HOME`).
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -59,6 +59,9 @@ class DataConfig(ForbidExtra):
     that, it may be left out."""
     overlap: Literal["drop", "keep"] = "drop"
     """Training examples that are also in the validation or test split, or nearly: dropped, or kept as published."""
+    limit: _Positive | None = None
+    """Training examples (documents) to train on, the same ones for every arm and seed; the simple baseline learns from
+    them too. Left out, all."""
     group: str | None = None
     """A column, such as the document of a sentence: examples with the same value in it are held out together."""
     pair_separator: str | None = None

@@ -33,7 +33,7 @@ from oelm.train.process import avoid_spinning, keep_memory
 from oelm.train.progress import Progress, log_to_file
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from oelm.train.distributed import ProcessGroup
     from oelm.train.loop import Loop
@@ -88,10 +88,8 @@ def train_cell(
         if record is not None and lease is not None:
             # It failed; what it said is kept, and it is tried again from its last checkpoint.
             lease.rename(RECORD, f"failed-{time.strftime('%Y%m%d-%H%M%S')}.json")
-        if lease is None:
-            return _train_cell(spec, root, lock, None, Progress(), group, trial, keep_checkpoint)
-        with log_to_file(progress, folder / LOG) as progress:
-            return _train_cell(spec, root, lock, lease, progress, group, trial, keep_checkpoint)
+        progress = Progress() if lease is None else stack.enter_context(log_to_file(progress, folder / LOG))
+        return _train_cell(spec, root, lock, lease, progress, group, trial, keep_checkpoint)
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -202,7 +200,7 @@ def build_loop(
         )
     with group.main_process_first():  # the others find the tokens made
         prepared = load_data(recipe, progress)
-    check_data(spec, root, prepared)
+    check_data(spec, root, prepared.facts)
     accelerator = _accelerator(recipe, folder)
     model = build_cell_model(recipe, prepared, seed=seed)
     weights = _hash_of(model)
@@ -212,7 +210,7 @@ def build_loop(
             why="their machines, or the versions of their libraries, differ",
             hint="the same environment on all of them",
         )
-    applied = apply(model, spec.treatment, seed=seed, keep_undo=False)
+    applied = apply(model, spec.treatment, seed=seed, inputs=first_inputs(prepared), keep_undo=False)
     loop = Loop(
         spec,
         prepared=prepared,
@@ -274,6 +272,7 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
         pair_separator=data.pair_separator,
         overlap=data.overlap,
         group=data.group,
+        limit=data.limit,
         progress=progress.on_prepare,
         log=progress.on_message,
     )
@@ -283,7 +282,21 @@ def open_splits(recipe: Recipe) -> SplitReader:
     """The rows of a recipe's data, as texts."""
     data = recipe.data
     source = find_source(task_named(data.task), data.path)
-    return SplitReader(source, data.validation, overlap=data.overlap, group=data.group)
+    return SplitReader(source, data.validation, overlap=data.overlap, group=data.group, limit=data.limit)
+
+
+_TRIED = 4  # examples that a treatment is tried on
+
+
+def first_inputs(prepared: TokenizedTask) -> dict[str, Tensor]:
+    """Some examples of the validation split as a model takes them, to try it on."""
+    import numpy as np
+    import torch
+
+    from oelm.data.batches import collate
+
+    rows = np.arange(min(_TRIED, len(prepared.validation)))
+    return collate(prepared.validation, rows, pad=prepared.tokenizer.pad_token_id, device=torch.device("cpu")).inputs
 
 
 def build_cell_model(recipe: Recipe, prepared: TokenizedTask, *, seed: int) -> nn.Module:

@@ -4,8 +4,6 @@ A checkpoint is a folder `step-000500` with safetensors files and `state.json`, 
 complete or not at all, and the last two are kept: a damaged one falls back to the one before.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

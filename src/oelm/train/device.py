@@ -1,11 +1,10 @@
 """Device: what a cell is trained on, and whether that is what this machine has."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 from oelm.errors import LaunchError, is_installed
@@ -89,8 +88,6 @@ def find_gpu(root: Path = Path("/")) -> str | None:
 
 
 def _why_unusable() -> str:
-    import warnings
-
     import torch
 
     if torch.version.cuda is None and torch.version.hip is None:

@@ -6,8 +6,6 @@ block by block, weights are gathered where they are needed and freed again. So a
 into one GPU, at the price of sending all of it around twice in a pass.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

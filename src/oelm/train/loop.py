@@ -3,8 +3,6 @@
 Everything random is a function of the seed and the step, so what is not in a checkpoint is not needed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os
@@ -90,8 +88,6 @@ class Clock:
 
 
 class Loop:
-    """The training of one cell."""
-
     def __init__(
         self,
         spec: CellSpec,
@@ -170,7 +166,6 @@ class Loop:
                 self._stop()
 
     def step(self) -> None:
-        """One optimizer step."""
         began = time.perf_counter()
         step = self.state.step
         if self.applied.treatment.unfreeze is not None:
@@ -197,6 +192,7 @@ class Loop:
             loss += share.detach()
         norm = self.clip()
         self.wrapped_optimizer.step()
+        self.applied.retract()
         if self.sharded and self._held is None:
             self._held = local_bytes(self.model, self.optimizer)
         self.wrapped_optimizer.zero_grad()

@@ -7,8 +7,6 @@ float32, its gradients are made of a few hundred tokens at a time: the same arit
 Shapes: B examples, T tokens, M width, C classes, V vocabulary.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

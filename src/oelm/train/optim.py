@@ -1,8 +1,6 @@
 """Optimizer of a recipe: built from its name, on what learns and on nothing else."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -40,8 +38,7 @@ def learning_parameters(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def _groups(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> Groups:
-    learns = list(parameters)
+def _groups(learns: Sequence[nn.Parameter], config: OptimizerConfig) -> Groups:
     decays = [p for p in learns if config.weight_decay_on == "all" or p.ndim >= 2]
     rest = [p for p in learns if config.weight_decay_on != "all" and p.ndim < 2]
     return [
@@ -49,27 +46,16 @@ def _groups(parameters: Iterable[nn.Parameter], config: OptimizerConfig) -> Grou
     ]
 
 
-def _adamw(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    learns = learning_parameters(model)
+def _adam(
+    kind: Callable[..., torch.optim.Optimizer], learns: Sequence[nn.Parameter], config: OptimizerConfig
+) -> torch.optim.Optimizer:
     groups = _groups(learns, config)
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=_can_fuse(learns))
-
-
-def _adam(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    learns = learning_parameters(model)
-    groups = _groups(learns, config)
-    return torch.optim.Adam(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=_can_fuse(learns))
+    return kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=_can_fuse(learns))
 
 
 def _sgd(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     options = own_options(config, SgdOptions)
-    return torch.optim.SGD(
-        _groups(learning_parameters(model), config),
-        lr=config.lr,
-        momentum=options.momentum,
-        dampening=options.dampening,
-        nesterov=options.nesterov,
-    )
+    return torch.optim.SGD(_groups(learning_parameters(model), config), lr=config.lr, **asdict(options))
 
 
 def _adafactor(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -90,8 +76,8 @@ def _muon(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
 
 
 _BUILD: dict[str, Callable[[nn.Module, OptimizerConfig], torch.optim.Optimizer]] = {
-    "adamw": _adamw,
-    "adam": _adam,
+    "adamw": lambda model, config: _adam(torch.optim.AdamW, learning_parameters(model), config),
+    "adam": lambda model, config: _adam(torch.optim.Adam, learning_parameters(model), config),
     "sgd": _sgd,
     "adafactor": _adafactor,
     "muon": _muon,
@@ -128,9 +114,7 @@ class MuonAdamW(torch.optim.Optimizer):
             ns_steps=options.ns_steps,
             adjust_lr_fn=options.adjust_lr,
         )
-        self.adamw = torch.optim.AdamW(
-            _groups(rest, config), lr=config.lr, betas=config.betas, eps=config.eps, fused=_can_fuse(rest)
-        )
+        self.adamw = _adam(torch.optim.AdamW, rest, config)
         super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})
         self._share()
 

@@ -1,16 +1,13 @@
 """Checks: what would make the cells of a study something else than one comparison is refused before it is run."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from oelm.data.sources import find_source
 from oelm.data.tasks import task_named
-from oelm.data.tokenize import TokenizedTask
 from oelm.errors import OelmError, Stopped, StudyError
+from oelm.facts import TaskFacts
 from oelm.runs.cell_start import read_cell
 from oelm.runs.layout import LOCK, walk_cell_folders
 from oelm.runs.lock import Lock, find_changes, make_lock, read_lock
@@ -19,9 +16,6 @@ from oelm.study.cells import CellSpec, describe_changes
 from oelm.study.recipe import Recipe
 from oelm.study.study import Study
 from oelm.train.progress import Progress
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 def check_against_lock(study: Study, root: Path) -> Lock:
@@ -60,7 +54,7 @@ def check_spec_unchanged(spec: CellSpec, root: Path, *, lock: str) -> None:
         )
 
 
-def check_data(spec: CellSpec, root: Path, prepared: TokenizedTask) -> None:
+def check_data(spec: CellSpec, root: Path, facts: TaskFacts) -> None:
     """Data and tokenizer must be those that the cell was started with, and those of the study's other cells.
 
     One other cell that reads alike stands for all: it was held to those before it.
@@ -71,7 +65,7 @@ def check_data(spec: CellSpec, root: Path, prepared: TokenizedTask) -> None:
         if started is None or not _reads_alike(started.spec.recipe, spec.recipe):
             continue
         for name, text in (("data", "the data are not those"), ("tokenizer", "the tokenizer is not the one")):
-            before, now = getattr(started.start.data, name), getattr(prepared.facts, name)
+            before, now = getattr(started.start.data, name), getattr(facts, name)
             if before != now:
                 raise StudyError(
                     f"{text} that {cell} was started with; nothing was started",
@@ -111,27 +105,21 @@ def _reads_alike(one: Recipe, other: Recipe) -> bool:
 
 
 def check_treatments(arms: list[CellSpec], *, progress: Progress) -> None:
-    """Apply every arm's treatment once, so that one that does not fit the model is refused before hours of others."""
+    """Apply the treatments of arms that share model and data once, so that one that does not fit the model is refused
+    before hours of others."""
+    from oelm.heads.apply import apply
+    from oelm.train.cell import build_cell_model, first_inputs, load_data
     from oelm.train.signals import catch_signals
 
     with catch_signals() as stop:
         try:
-            _check_treatments(arms, progress)
+            recipe, seed = arms[0].recipe, arms[0].seed
+            prepared = load_data(recipe, progress)
+            model, inputs = build_cell_model(recipe, prepared, seed=seed), first_inputs(prepared)
+            for spec in arms:
+                try:
+                    apply(model, spec.treatment, seed=spec.seed, inputs=inputs).undo()
+                except OelmError as error:
+                    raise StudyError(f"arm '{spec.arm}' does not fit the model", why=str(error)) from error
         except KeyboardInterrupt:
             raise Stopped("stopped at once; no cell was started", signal=stop.signal or signal.SIGINT) from None
-
-
-def _check_treatments(arms: list[CellSpec], progress: Progress) -> None:
-    from oelm.heads.apply import apply
-    from oelm.train.cell import build_cell_model, load_data
-
-    models: dict[str, nn.Module] = {}
-    for spec in arms:
-        recipe = spec.recipe
-        key = repr((recipe.model, recipe.data))
-        if key not in models:
-            models[key] = build_cell_model(recipe, load_data(recipe, progress), seed=spec.seed)
-        try:
-            apply(models[key], spec.treatment, seed=spec.seed).undo()
-        except OelmError as error:
-            raise StudyError(f"arm '{spec.arm}' does not fit the model", why=str(error)) from error

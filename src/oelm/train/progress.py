@@ -1,13 +1,13 @@
 """Progress: who hears what happens in cells. `Progress` is silent; `LineProgress` writes lines for pipes and logs."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from oelm.errors import OelmError
 from oelm.format import escape_controls, format_duration
@@ -43,6 +43,16 @@ class Progress:
 
     def on_status(self, running: Sequence[CellStatus], *, done: int, of: int) -> None:
         """Where the cells stand that run in other processes; `done` cells `of` so many are finished."""
+
+
+class MessageProgress(Progress):
+    """Passes on what is worth a line, and nothing else."""
+
+    def __init__(self, write: Callable[[str], None]):
+        self._write = write
+
+    def on_message(self, text: str) -> None:
+        self._write(text)
 
 
 class CellTimer:
@@ -81,26 +91,23 @@ class LineProgress(Progress):
 
     def __init__(self, number_of_cells: int, write: Callable[[str], None]):
         self.times = CellTimer(number_of_cells)
-        self._to = write
+        self._write = write
         self._cell: Cell | None = None
         self._shown = set[str]()
         self._last = time.monotonic()
 
-    def _write(self, text: str) -> None:
-        self._last = time.monotonic()
-        self._to(text)
-
     def on_message(self, text: str) -> None:
+        self._last = time.monotonic()
         self._write(text)
 
     def on_prepare(self, what: str, done: int, total: int) -> None:
         if time.monotonic() - self._last > QUIET:
-            self._write(f"{what}: {done:,}" + (f" of {total:,}" if total else ""))
+            self.on_message(f"{what}: {done:,}" + (f" of {total:,}" if total else ""))
 
     def on_cell_start(self, cell: Cell, *, step: int, total: int) -> None:
         self._cell = cell
         self.times.begins(step, total)
-        self._write(f"[{self.times.done + 1}/{self.times.cells}] {cell}: {total:,} steps")
+        self.on_message(f"[{self.times.done + 1}/{self.times.cells}] {cell}: {total:,} steps")
 
     def on_evaluation_end(self, step: int, metrics: dict[str, float]) -> None:
         left, study = self.times.left_of_cell(step), self.times.left_of_study(step)
@@ -109,54 +116,32 @@ class LineProgress(Progress):
             if left is not None and study
             else ""
         )
-        self._write(f"  {self._cell} step {step:,}: validation {format_metrics(metrics)}{eta}")
+        self.on_message(f"  {self._cell} step {step:,}: validation {format_metrics(metrics)}{eta}")
 
     def on_cell_end(self, cell: Cell, *, status: str, seconds: float | None = None) -> None:
-        self._write(f"  {cell}: {status} in {self.times.ends(seconds, status=status)}")
+        self.on_message(f"  {cell}: {status} in {self.times.ends(seconds, status=status)}")
 
     def on_status(self, running: Sequence[CellStatus], *, done: int, of: int) -> None:
         for one in running:
             if one.cell not in self._shown:
                 self._shown.add(one.cell)
-                self._write(f"[{len(self._shown)}/{self.times.cells}] {one.cell} starts")
+                self.on_message(f"[{len(self._shown)}/{self.times.cells}] {one.cell} starts")
         if time.monotonic() - self._last > _MINUTE:
             each = (f"{one.cell} at {one.step:,}" + (f" of {one.steps:,}" if one.steps else "") for one in running)
-            self._write(f"{done} of {of} cells are finished; {', '.join(each)}")
+            self.on_message(f"{done} of {of} cells are finished; {', '.join(each)}")
 
 
 class Tee(Progress):
-    """Passes everything on to two others."""
+    """Passes everything on to others."""
 
-    def __init__(self, one: Progress, other: Progress):
-        self._both = (one, other)
+    def __init__(self, *others: Progress):
+        for event in filter(lambda name: name.startswith("on_"), dir(Progress)):
+            setattr(self, event, partial(_tell, [getattr(one, event) for one in others]))
 
-    def on_message(self, text: str) -> None:
-        for progress in self._both:
-            progress.on_message(text)
 
-    def on_prepare(self, what: str, done: int, total: int) -> None:
-        for progress in self._both:
-            progress.on_prepare(what, done, total)
-
-    def on_cell_start(self, cell: Cell, *, step: int, total: int) -> None:
-        for progress in self._both:
-            progress.on_cell_start(cell, step=step, total=total)
-
-    def on_step(self, step: int, *, loss: float) -> None:
-        for progress in self._both:
-            progress.on_step(step, loss=loss)
-
-    def on_evaluate(self, what: str, done: int, total: int) -> None:
-        for progress in self._both:
-            progress.on_evaluate(what, done, total)
-
-    def on_evaluation_end(self, step: int, metrics: dict[str, float]) -> None:
-        for progress in self._both:
-            progress.on_evaluation_end(step, metrics)
-
-    def on_cell_end(self, cell: Cell, *, status: str, seconds: float | None = None) -> None:
-        for progress in self._both:
-            progress.on_cell_end(cell, status=status, seconds=seconds)
+def _tell(listeners: Sequence[Callable[..., None]], /, *args: Any, **values: Any) -> None:
+    for listener in listeners:
+        listener(*args, **values)
 
 
 @contextmanager

@@ -4,15 +4,14 @@ TF-IDF and logistic regression for classes, bigrams for text. It is trained wher
 records of the study (`runs/simple_baseline.py`).
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from oelm.data.splits import SplitReader
@@ -26,9 +25,6 @@ from oelm.runs.simple_baseline import (
     write_simple_baselines,
 )
 from oelm.seeds import seed_for
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # From less than all of the text it is still a baseline, and made in a minute.
 MOST_ROWS = 100_000

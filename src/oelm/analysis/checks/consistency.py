@@ -402,10 +402,8 @@ def check_record(record: Record, *, where: str = "", arm: str = "") -> list[Issu
         rows += [(sizes.get(f"test-{split}", 0), row) for split, row in measured.splits.items()]
     issues = []
     for examples, row in rows:
-        accuracy, macro, binary = (_nine(row.get(name)) for name in ("accuracy", "macro_f1", "f1"))
-        if accuracy is not None:
-            found = _measured_issues(examples, accuracy, macro, binary)
-            issues += [replace(one, places=(where,), about=(at["arms"],)) for one in found]
+        found = _measured_issues(examples, row.get("accuracy"), row.get("macro_f1"), row.get("f1"))
+        issues += [replace(one, places=(where,), about=(at["arms"],)) for one in found]
     counts = record.counts
     treatment = record.spec.treatment
     is_frozen = treatment.freeze == "qk" and treatment.unfreeze is None
@@ -416,8 +414,11 @@ def check_record(record: Record, *, where: str = "", arm: str = "") -> list[Issu
 
 
 @lru_cache(maxsize=10_000)
-def _measured_issues(examples: int, accuracy: str, macro: str | None, binary: str | None) -> tuple[Issue, ...]:
-    """Of one measurement, wherever it was made."""
+def _measured_issues(examples: int, *measured: float | None) -> tuple[Issue, ...]:
+    """Of one measurement of accuracy, macro F1 and F1, wherever it was made."""
+    accuracy, macro, binary = map(_nine, measured)
+    if accuracy is None:
+        return ()
     issues = grim(accuracy, examples=examples) if examples > 0 else []
     if binary is not None:
         issues += f1_impossible(accuracy=accuracy, f1=binary, classes=2, average="binary")

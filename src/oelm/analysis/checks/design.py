@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +19,7 @@ from oelm.analysis.stats.power import decidable, detectable
 from oelm.message import Message, MessageValue
 from oelm.metrics import find_metric
 from oelm.study.study import LR, Study, as_number
-from oelm.treatment import ORTHONORMAL, Treatment
+from oelm.treatment import Treatment
 
 if TYPE_CHECKING:
     from oelm.analysis.results import Results
@@ -53,7 +52,7 @@ def check_results(results: Results, *, pair: tuple[str, str] | None = None) -> l
 
     design = results.design
     if pair is not None:
-        design = replace(design, pairs=(*design.pairs, pair))
+        design = replace(design, pairs=(*design.pairs, pair), hypotheses=1)  # it is tested by itself
     of_runs = [*check_tuning(results), *check_runs(results, design.compared)]
     return by_severity([*check_lock(results), *check_design(design), *of_runs])
 
@@ -176,7 +175,7 @@ def _tuning(design: Design) -> Iterator[Issue]:
                 severity="warn" if at.is_usual else "note",
                 key="tuning-edge",
                 path=path,
-                value=_plain(at.value),
+                value=tuple(map(_plain, at.values)),
                 edge=Message(f"edge-{at.edge}"),
                 grid=tuple(_numbers(side, path)),
                 number=at.number,
@@ -188,10 +187,11 @@ def _tuning(design: Design) -> Iterator[Issue]:
 class AtEdge:
     """Where seeds have chosen the lowest or highest value of a grid."""
 
-    value: float
-    edge: Literal["lowest", "highest"]
+    values: tuple[float, ...]
+    """Those that were chosen: one edge, or both."""
+    edge: Literal["lowest", "highest", "both"]
     number: int
-    """Of seeds that have chosen it."""
+    """Of seeds that have chosen one of them."""
     seeds: int
     """Of all."""
 
@@ -202,16 +202,19 @@ class AtEdge:
 
 
 def edges(side: Side) -> dict[str, AtEdge]:
-    """By path: the edge of the grid that most of its seeds have chosen, of those that have chosen one."""
+    """By path: where seeds have chosen an edge of the grid, whichever it is."""
     found = {}
     for path, chosen in side.tuned.items():
         grid = _numbers(side, path)
         numbers = [number for value in chosen.values() if (number := as_number(value)) is not None]
-        counts = Counter(numbers if grid else ())
-        for value, number in sorted(counts.items(), key=lambda item: item[1]):
-            edge = at_edge(value, grid)
-            if edge is not None:
-                found[path] = AtEdge(value=value, edge=edge, number=number, seeds=len(chosen))
+        at = {number: edge for number in (numbers if grid else ()) if (edge := at_edge(number, grid)) is not None}
+        if at:
+            found[path] = AtEdge(
+                values=tuple(sorted(at)),
+                edge="both" if len(set(at.values())) > 1 else next(iter(at.values())),
+                number=sum(number in at for number in numbers),
+                seeds=len(chosen),
+            )
     return found
 
 
@@ -298,7 +301,7 @@ def _controls(design: Design) -> Iterator[tuple[Side, Side]]:
             continue
         if one.treatment.init == other.treatment.init:
             continue
-        yield (one, other) if one.treatment.init in ORTHONORMAL else (other, one)
+        yield (one, other) if one.treatment.rows != "any" else (other, one)
 
 
 def _severity(design: Design, one: Side, other: Side) -> Severity:
@@ -315,7 +318,7 @@ def _scales(design: Design) -> Iterator[Issue]:
         assert treated.treatment is not None
         assert control.treatment is not None
         compared = _are_compared(design, treated, control)
-        if treated.treatment.init not in ORTHONORMAL or (control.treatment.init in ORTHONORMAL and not compared):
+        if treated.treatment.rows == "any" or (control.treatment.rows != "any" and not compared):
             continue
         factor, measured = _scale_factor(treated, control, design), _measured_factor(treated, control)
         at: dict[str, Any] = {"where": f"{treated.name} / {control.name}", "arms": (treated.name, control.name)}
@@ -372,7 +375,7 @@ def _erased(design: Design) -> Iterator[Issue]:
     for treated, control in _controls(design):
         assert treated.treatment is not None
         assert control.treatment is not None
-        if treated.treatment.init not in ORTHONORMAL or control.treatment.init in ORTHONORMAL:
+        if treated.treatment.rows == "any" or control.treatment.rows != "any":
             continue  # the difference is not said to be orthogonality's
         keeps = [side.name for side in (treated, control) if _keeps(side)]
         loses = [side.name for side in (treated, control) if not _keeps(side)]
@@ -413,7 +416,8 @@ def _seeds(design: Design) -> Iterator[Issue]:
         n = len(set(one) & set(other))
         few = functools.partial(issue, "FEW-SEEDS", where=_place(design, arm, against), arms=(arm, against), n=n)
         own = against == design.against
-        spread, alpha = design.spreads.get(arm) if own else None, design.alpha / (max(design.family, 1) if own else 1)
+        spread, alpha = design.spreads.get(arm) if own else None, design.alpha
+        alpha /= max(design.family if own else design.hypotheses, 1)
         if n < 2:
             yield few(key="one-seed")
         elif spread is None:

@@ -33,17 +33,14 @@ def _other_locks(results: Results) -> Iterator[Issue]:
     """Cells that were started under another lock, or under none that they name."""
     if results.lock is None:
         return
-    digest = results.lock.digest
+    digest, other = results.lock.digest, dict[str, list[str]]()
+    for cell, record in [*results.records.items(), *results.tuning.items()]:
+        if record.start is not None and record.start.lock != digest:
+            other.setdefault(cell.arm, []).append(record.start.lock)
     for arm in results.study.arms:
-        cells = [*results.records.items(), *results.tuning.items()]
-        other = [
-            (str(cell), record.start.lock)
-            for cell, record in cells
-            if cell.arm == arm and record.start is not None and record.start.lock != digest
-        ]
-        if other:
-            was = other[0][1][:12] or "-"
-            yield issue(CODE, where=arm, arms=(arm,), key="other-lock", number=len(other), was=was, now=digest[:12])
+        if arm in other:
+            was, number = other[arm][0][:12] or "-", len(other[arm])
+            yield issue(CODE, where=arm, arms=(arm,), key="other-lock", number=number, was=was, now=digest[:12])
 
 
 def changed_hypothesis(results: Results, name: str) -> list[Issue]:

@@ -49,7 +49,7 @@ class _Score:
 
 def _check_arm(results: Results, arm: str, scores: list[_Score]) -> Iterator[Issue]:
     compare, side = results.study.compare, results.design.sides[arm]
-    difference = _difference(scores, is_share=find_metric(compare.metric).is_share)
+    difference = _difference(results, arm, scores)
     sign = 1 if compare.direction == "higher" else -1
     if sign * difference.mean >= 0:
         return
@@ -75,19 +75,22 @@ def _check_arm(results: Results, arm: str, scores: list[_Score]) -> Iterator[Iss
     )
 
 
-def _difference(scores: list[_Score], *, is_share: bool) -> Estimate:
-    """Over seeds and, of shares, over examples: paired where answers are kept, else as if both erred independently,
-    which is cautious."""
+def _difference(results: Results, arm: str, scores: list[_Score]) -> Estimate:
+    """Over seeds and examples: of shares paired where answers are kept, else as if both erred independently, which is
+    cautious. Of losses, what other documents would do to the arm: the simple model keeps none of each, and what is hard
+    for the one is for the other."""
+    metric = results.study.compare.metric
     difference = from_seeds([score.value - score.level for score in scores])
     rows = [score.differences for score in scores if score.differences is not None]
     examples = scores[0].examples
     if len(rows) == len(scores) and len({len(row) for row in rows}) == 1:
         return replace(difference, examples=crossed(rows).estimate.examples)
-    if is_share and examples > 1:
+    if find_metric(metric).is_share and examples > 1:
         shares = (statistics.fmean(score.value for score in scores), statistics.fmean(score.level for score in scores))
         error = math.sqrt(max(0.0, sum(share * (1 - share) for share in shares)) / examples)
         return replace(difference, examples=VarianceSource(se=error, df=examples - 1))
-    return difference
+    found = results.mean(arm, metric)
+    return replace(difference, examples=found.estimate.examples) if found is not None else difference
 
 
 def _scores(results: Results, arm: str) -> list[_Score]:

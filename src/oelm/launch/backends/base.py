@@ -1,23 +1,19 @@
 """Backend: where and how the cells of a study run. One class each; everything else asks through this protocol."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from oelm.launch.backends.cluster import Cluster, load_cluster
 from oelm.launch.backends.options import BackendOptions
+from oelm.launch.study_run import StudyRun
+from oelm.runs.jobs import Job
 from oelm.runs.layout import LOG
-
-if TYPE_CHECKING:
-    from oelm.launch.study_run import StudyRun
-    from oelm.runs.jobs import Job
-    from oelm.runs.status import CellStatus
-    from oelm.study.cells import Cell
-    from oelm.train.progress import Progress
+from oelm.runs.status import CellStatus
+from oelm.study.cells import Cell
+from oelm.train.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,25 +1,27 @@
-"""Child: a process that runs one cell for us."""
-
-from __future__ import annotations
+"""Children: processes that run one cell each for us."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from oelm.errors import Stopped
 from oelm.launch.backends.events import EVENTS_VARIABLE, CellFailed, CellStopped, Event, EventReader, LogLine
 from oelm.launch.study_run import CellQueue, StudyRun, stop_message, stop_requested
-from oelm.runs.layout import FINISHED
+from oelm.runs.layout import ENDED
 from oelm.runs.lease import holder_of
 from oelm.runs.status import CellStatus, read_state, read_status
 from oelm.study.cells import Cell
 from oelm.train.progress import Progress
+from oelm.train.signals import catch_signals
 
+_POLL = 0.25  # seconds
 _SHOWN = 3  # last lines of a process that ended without an event
 
 
@@ -64,7 +66,6 @@ class Child:
 
 
 def start_child(words: Sequence[str], cell: Cell, *, env: Mapping[str, str]) -> Child:
-    """Start a process that runs a cell."""
     descriptor, name = tempfile.mkstemp(prefix="oelm-events-")
     os.close(descriptor)
     stderr = tempfile.TemporaryFile()  # noqa: SIM115
@@ -94,11 +95,61 @@ def cell_arguments(study_run: StudyRun, cell: Cell) -> list[str]:
     return ["-m", "oelm", "run", str(study_run.file), "--cell", str(cell), "--out", str(study_run.out)]
 
 
-def child_status(study_run: StudyRun, child: Child) -> CellStatus:
+def run_children(
+    study_run: StudyRun,
+    queue: CellQueue,
+    progress: Progress,
+    *,
+    slots: int,
+    start: Callable[[int, Cell], Child],
+    ended: Callable[[Cell], None] = lambda cell: None,
+    stopped: str,
+) -> None:
+    """Run the cells of a queue, one in every slot, until all have ended, by themselves or because they were asked to.
+
+    `start` starts a cell in a slot, and `ended` hears when it is over. Of a stop, `stopped` is what is said.
+    """
+    total, running = len(queue), dict[int, Child]()
+    with catch_signals() as stop:
+        stop.at_once = False
+        is_stopping = False
+        try:
+            while queue or running:
+                if stop.signal is not None:
+                    queue.clear()
+                    if not is_stopping:
+                        _stop_all(running)
+                    is_stopping = True
+                for slot in range(slots):
+                    if slot not in running and (cell := queue.next()) is not None:
+                        running[slot] = start(slot, cell)
+                for slot, child in list(running.items()):
+                    child.listen(progress)
+                    if child.process.poll() is not None:
+                        del running[slot]
+                        # By the record: processes may fall over at their exit, with all work done.
+                        _report_exit(study_run, child, progress, queue, is_stopping=is_stopping)
+                        ended(child.cell)
+                status = [_status(study_run, child) for child in running.values()]
+                progress.on_status(status, done=total - len(queue) - len(running), of=total)
+                time.sleep(_POLL)
+        except BaseException:
+            _stop_all(running)
+            raise
+    if stop.signal is not None:
+        raise Stopped(stopped, signal=stop.signal)
+
+
+def _status(study_run: StudyRun, child: Child) -> CellStatus:
     return read_status(study_run.folder / child.cell.folder, study=study_run.study.name, cell=str(child.cell))
 
 
-def report_exit(study_run: StudyRun, child: Child, progress: Progress, queue: CellQueue, *, is_stopping: bool) -> None:
+def _stop_all(running: Mapping[int, Child]) -> None:
+    for child in running.values():
+        child.process.send_signal(signal.SIGTERM)  # torchrun passes it on to all of its own
+
+
+def _report_exit(study_run: StudyRun, child: Child, progress: Progress, queue: CellQueue, *, is_stopping: bool) -> None:
     """What became of a cell: its record says it, or the child did. One that another process has is queued again.
 
     `is_stopping` is whether we have asked it to stop.
@@ -108,7 +159,7 @@ def report_exit(study_run: StudyRun, child: Child, progress: Progress, queue: Ce
     status, holder = read_state(folder), holder_of(folder)
     if holder is not None and holder.is_alive:
         queue.requeue(child.cell)
-    elif status in (*FINISHED, "failed"):
+    elif status in ENDED:
         progress.on_cell_end(child.cell, status=status, seconds=time.monotonic() - child.began)
     elif stop_requested(folder):
         progress.on_message(stop_message(child.cell))

@@ -4,7 +4,8 @@ One is in the project, one in the user's config folder; where both have a field,
 """
 
 import os
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +13,8 @@ from typing import Annotated, Any
 from annotated_types import Len
 
 from oelm.errors import LaunchError, StudyError
-from oelm.launch.backends.options import BackendOptions, LocalOptions, TorchrunOptions
+from oelm.launch.backends.options import BackendOptions, LocalOptions, SshOptions, TorchrunOptions
 from oelm.launch.backends.slurm.options import SlurmOptions
-from oelm.launch.backends.ssh.options import SshOptions
 from oelm.study import yaml
 from oelm.study.forbid_extra import ForbidExtra
 from oelm.study.problems import validate_config
@@ -74,6 +74,17 @@ def path_here(path: str) -> Path:
         return Path(path).expanduser().absolute()
     except RuntimeError:
         return Path(path)
+
+
+def activation_script(modules: Sequence[str], venv: str | None, *, no_modules: int = 2, no_venv: int = 2) -> str:
+    """Lines of bash that load modules and activate a virtual environment, or exit with the given codes."""
+    lines = []
+    if modules:
+        lines.append("command -v module >/dev/null || . /etc/profile")  # a job has no login shell
+        lines.append(f"{shlex.join(['module', 'load', *modules])} || exit {no_modules}")
+    if venv is not None:
+        lines.append(f". {shlex.quote(f'{venv}/bin/activate')} || exit {no_venv}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _read(file: Path) -> dict[str, Any]:

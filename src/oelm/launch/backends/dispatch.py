@@ -1,7 +1,5 @@
 """Dispatch: the cells below a folder, asked about and stopped through the backends that they were given to."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -96,7 +94,7 @@ def list_status(runs: Path, *, log: Callable[[str], None] = lambda text: None) -
         log(" ".join(str(error).split()))
 
     cells = find_cells(runs, on_error=tell)
-    rows = {one.folder: read_status(one.folder, study=one.study.name, cell=one.cell) for one in cells}
+    rows = {(at := one.folder): read_status(at, study=one.study.name, cell=one.cell) for one in cells}
     for folder in dict.fromkeys(one.study for one in cells):
         try:
             jobs = read_jobs(folder)
@@ -128,7 +126,6 @@ def _merge(here: CellStatus, there: CellStatus | None) -> CellStatus:
 
 
 def last_job(study: Path, cell: str) -> Job | None:
-    """The job by which a cell was started last."""
     return next((job for job in reversed(read_jobs(study)) if cell in job.cells), None)
 
 

@@ -5,8 +5,6 @@ a line that was not written to its end is not an event, and of the processes tha
 writes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator
@@ -16,19 +14,10 @@ from pathlib import Path
 from typing import get_args
 
 from oelm.errors import Stopped
-from oelm.study.cells import Cell
-from oelm.train.progress import Progress
+from oelm.train.progress import MessageProgress, Progress
 
 EVENTS_VARIABLE = "OELM_EVENTS"
 """Names the file."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellStarted:
-    cell: str
-    step: int
-    """Steps that are done already."""
-    total: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,15 +41,7 @@ class CellFailed:
     what: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class CellEnded:
-    """It has left a record."""
-
-    cell: str
-    status: str
-
-
-Event = CellStarted | LogLine | CellStopped | CellFailed | CellEnded
+Event = LogLine | CellStopped | CellFailed
 _KINDS = {kind.__name__: kind for kind in get_args(Event)}
 
 
@@ -101,22 +82,6 @@ def _parse(line: bytes) -> Event | None:
         return None
 
 
-class EventProgress(Progress):
-    """Passes the progress of a cell on to the parent. Steps are in steps.jsonl, which everybody reads."""
-
-    def __init__(self, writer: EventWriter):
-        self._writer = writer
-
-    def on_message(self, text: str) -> None:
-        self._writer.write(LogLine(text=text))
-
-    def on_cell_start(self, cell: Cell, *, step: int, total: int) -> None:
-        self._writer.write(CellStarted(cell=str(cell), step=step, total=total))
-
-    def on_cell_end(self, cell: Cell, *, status: str, seconds: float | None = None) -> None:
-        self._writer.write(CellEnded(cell=str(cell), status=status))
-
-
 def events_file() -> Path | None:
     """Where the parent of this process listens; None for one without, and for all but the first of a machine."""
     name = os.environ.get(EVENTS_VARIABLE)
@@ -125,10 +90,10 @@ def events_file() -> Path | None:
 
 @contextmanager
 def report_to_parent(path: Path) -> Iterator[Progress]:
-    """A progress that the parent hears, and of how it ends."""
+    """A progress that the parent hears, and of how it ends. Steps are in steps.jsonl, which everybody reads."""
     writer = EventWriter(path)
     try:
-        yield EventProgress(writer)
+        yield MessageProgress(lambda text: writer.write(LogLine(text=text)))
     except Stopped as error:
         writer.write(CellStopped(step=error.step, total=error.total))
         raise

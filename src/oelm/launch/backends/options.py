@@ -1,7 +1,5 @@
 """Backend options. One field makes all of an option: on the command line, in cluster.yaml, its check, and its help."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -50,7 +48,9 @@ class BackendOptions(ForbidExtra):
         for name, value in given.items():
             values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
         options = cls(**values)
-        problems = [f"--{_flag(path)}: {text}" for path, text in options.problems()]
+        # `sbatch.mem` is what `--sbatch mem` has given.
+        flags = [(path.replace(".", " ").replace("_", "-"), text) for path, text in options.problems()]
+        problems = [f"--{flag}: {text}" for flag, text in flags]
         if problems:
             raise LaunchError("invalid options; nothing was submitted", why="\n".join(problems))
         return options
@@ -58,11 +58,14 @@ class BackendOptions(ForbidExtra):
     def problems(self) -> Iterator[tuple[str, str]]:
         """(field, what is wrong with it)."""
         for one in fields(self):
-            value = getattr(self, one.name)
-            if isinstance(value, str):
-                yield from ((one.name, text) for text in _text_problems(value))
-            elif isinstance(value, int):
-                yield from ((one.name, text) for text in _range_problems(value, one))
+            value, low, high = getattr(self, one.name), one.metadata.get("at_least"), one.metadata.get("at_most")
+            if isinstance(value, str) and not value:
+                yield one.name, "is empty"
+            elif isinstance(value, str) and not value.isprintable():
+                yield one.name, f"has a control character: {value!r}"
+            elif isinstance(value, int) and ((low is not None and value < low) or (high is not None and value > high)):
+                bounds = f"{low} or more" if high is None else f"from {low} to {high}"
+                yield one.name, f"must be {bounds}, got {value}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,29 +88,15 @@ class TorchrunOptions(BackendOptions):
             yield "rdzv_id", f"{self.nnodes} machines need a name to meet by, the same on each of them"
 
 
-def _text_problems(value: str) -> Iterator[str]:
-    if not value:
-        yield "is empty"
-    elif not value.isprintable():
-        yield f"has a control character: {value!r}"
-
-
-def _range_problems(value: int, one: Field[Any]) -> Iterator[str]:
-    low, high = one.metadata.get("at_least"), one.metadata.get("at_most")
-    if (low is not None and value < low) or (high is not None and value > high):
-        yield f"must be {low} or more, got {value}" if high is None else f"must be from {low} to {high}, got {value}"
-
-
-def _flag(path: str) -> str:
-    """`sbatch.mem` is what `--sbatch mem` has given."""
-    return path.replace(".", " ").replace("_", "-")
+@dataclass(frozen=True, kw_only=True)
+class SshOptions(LocalOptions):
+    config: str | None = option("File for `ssh -F`", is_cli=False)
+    python: str = option("Python for the virtual environment there", default="python3", is_cli=False)
 
 
 def cli_fields(options: type[BackendOptions]) -> list[Field[Any]]:
-    """The fields that are options of the command line."""
     return [one for one in fields(options) if one.metadata.get("is_cli")]
 
 
 def default_of(one: Field[Any]) -> Any:
-    """The default of a field."""
     return one.default_factory() if one.default_factory is not MISSING else one.default

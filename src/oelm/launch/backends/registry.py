@@ -1,7 +1,5 @@
 """Registry: every backend by its name in `--on`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +20,6 @@ BACKENDS: dict[str, type[Backend]] = {
 
 
 def backend_options() -> dict[str, type[BackendOptions]]:
-    """The options of every backend, by its name."""
     return {name: type(options) for name, options in Cluster().options.items()}
 
 
@@ -41,7 +38,6 @@ def parse_backend(on: str, given: Mapping[str, Any], *, cluster: Cluster | None 
 
 
 def backend_class(on: str) -> type[Backend]:
-    """The class that `--on` names."""
     name, address, _ = on.partition("://")
     if name not in BACKENDS or bool(address) != BACKENDS[name].has_address:
         raise LaunchError(
@@ -59,8 +55,7 @@ def is_remote(on: str) -> bool:
 def backend_of(job: Job) -> Backend:
     """The backend that a job was given to, as it was asked for then. One that was not launched from here is refused."""
     check_launched(job)
-    if not is_remote(job.on):
-        return parse_backend(job.on, job.given)
-    cluster = load_cluster()
-    check_programs(job, cluster)
+    cluster = load_cluster() if is_remote(job.on) else None
+    if cluster is not None:
+        check_programs(job, cluster)
     return parse_backend(job.on, job.given, cluster=cluster)

@@ -4,25 +4,18 @@ The processes find each other through a file in the folder of the cell, which al
 torchrun's listens on a socket. What they send each other goes over the given interface, loopback by default.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
-import signal
 import sys
-import time
 from collections.abc import Sequence
 
-from oelm.errors import LaunchError, Stopped
+from oelm.errors import LaunchError
 from oelm.launch.backends.base import LocalBackend
-from oelm.launch.backends.child import Child, cell_arguments, child_status, report_exit, start_child
+from oelm.launch.backends.child import Child, cell_arguments, run_children, start_child
 from oelm.launch.backends.options import TorchrunOptions
 from oelm.launch.study_run import CellQueue, StudyRun
 from oelm.study.cells import Cell
 from oelm.train.progress import Progress
-from oelm.train.signals import StopRequest, catch_signals
-
-_POLL = 0.25  # seconds
 
 
 class TorchrunBackend(LocalBackend):
@@ -51,24 +44,21 @@ class TorchrunBackend(LocalBackend):
     def run(self, study_run: StudyRun, cells: Sequence[Cell], progress: Progress) -> None:
         # Agents of one launch go through the same cells at the same time: what is leased is leased by one of them.
         has_peers = self.options.nnodes > 1
-        queue = CellQueue(study_run, study_run.missing(cells), progress, include_leased=has_peers)
-        total = len(queue)
-        with catch_signals() as stop:
-            stop.at_once = False
-            while queue and stop.signal is None:
-                cell = queue.next()
-                if cell is None:
-                    time.sleep(_POLL)
-                    continue
-                child = self._start(study_run, cell)
-                _follow(study_run, child, stop, progress, done=total - len(queue) - 1, of=total)
-                # By the record: processes may fall over at their exit, with all work done.
-                report_exit(study_run, child, progress, queue, is_stopping=stop.signal is not None)
-                if not has_peers:  # peers may still look at them; they go with the next lease
-                    for file in (study_run.folder / cell.folder).glob(".store-*"):
-                        file.unlink(missing_ok=True)
-        if stop.signal is not None:
-            raise Stopped("stopped; `oelm logs` shows at which step", signal=stop.signal)
+
+        def remove_store(cell: Cell) -> None:
+            if not has_peers:  # they may still look at it; it goes with the next lease
+                for file in (study_run.folder / cell.folder).glob(".store-*"):
+                    file.unlink(missing_ok=True)
+
+        run_children(
+            study_run,
+            CellQueue(study_run, study_run.missing(cells), progress, include_leased=has_peers),
+            progress,
+            slots=1,
+            start=lambda slot, cell: self._start(study_run, cell),
+            ended=remove_store,
+            stopped="stopped; `oelm logs` shows at which step",
+        )
 
     def _start(self, study_run: StudyRun, cell: Cell) -> Child:
         folder = study_run.folder / cell.folder
@@ -103,15 +93,3 @@ class TorchrunBackend(LocalBackend):
             "NCCL_SOCKET_IFNAME": self.options.interface,
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         }
-
-
-def _follow(study_run: StudyRun, child: Child, stop: StopRequest, progress: Progress, *, done: int, of: int) -> None:
-    """Until the processes have ended, by themselves or because they were asked to."""
-    is_stopping = False
-    while child.process.poll() is None:
-        if stop.signal is not None and not is_stopping:
-            is_stopping = True
-            child.process.send_signal(signal.SIGTERM)  # torchrun passes it on to all
-        child.listen(progress)
-        progress.on_status([child_status(study_run, child)], done=done, of=of)
-        time.sleep(_POLL)

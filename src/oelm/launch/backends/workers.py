@@ -1,23 +1,19 @@
 """Workers: several cells at once on this machine, each in a process of its own; one at a time, in this process."""
 
-from __future__ import annotations
-
 import os
-import signal
 import time
 from collections.abc import Sequence
 
 from oelm.errors import Stopped
 from oelm.launch.backends.base import LocalBackend
-from oelm.launch.backends.child import Child, cell_command, child_status, report_exit, start_child
-from oelm.launch.backends.inline import InlineBackend
+from oelm.launch.backends.child import Child, cell_command, run_children, start_child
 from oelm.launch.backends.options import LocalOptions
-from oelm.launch.study_run import CellQueue, StudyRun
+from oelm.launch.study_run import CellQueue, StudyRun, run_one_cell, stop_message, stop_requested
+from oelm.runs.lease import LeaseHeld
 from oelm.study.cells import Cell
 from oelm.train.progress import Progress
-from oelm.train.signals import catch_signals
 
-_POLL = 0.25  # seconds
+_POLL = 0.5  # seconds between two looks at cells that others run
 
 
 class WorkersBackend(LocalBackend):
@@ -53,42 +49,20 @@ class WorkersBackend(LocalBackend):
     def run(self, study_run: StudyRun, cells: Sequence[Cell], progress: Progress) -> None:
         number = self.number(study_run)
         if number == 1:
-            InlineBackend().run(study_run, cells, progress)
-        else:
-            self._run_workers(study_run, cells, progress, number)
+            _run_inline(study_run, cells, progress)
+            return
 
-    def _run_workers(self, study_run: StudyRun, cells: Sequence[Cell], progress: Progress, number: int) -> None:
-        queue, running = CellQueue(study_run, study_run.missing(cells), progress), dict[int, Child]()
-        total = len(queue)
-        with catch_signals() as stop:
-            stop.at_once = False
-            is_stopping = False
-            try:
-                while queue or running:
-                    for slot in range(number):
-                        if slot not in running and (cell := queue.next()) is not None:
-                            words = cell_command(study_run, cell)
-                            running[slot] = start_child(words, cell, env=self.share(slot, number))
-                    if stop.signal is not None and not is_stopping:
-                        is_stopping = True
-                        queue.clear()
-                        _signal_all(running, stop.signal)
-                    for slot, child in list(running.items()):
-                        child.listen(progress)
-                        if child.process.poll() is not None:
-                            del running[slot]
-                            report_exit(study_run, child, progress, queue, is_stopping=is_stopping)
-                    progress.on_status(
-                        [child_status(study_run, child) for child in running.values()],
-                        done=total - len(queue) - len(running),
-                        of=total,
-                    )
-                    time.sleep(_POLL)
-            except BaseException:
-                _signal_all(running, signal.SIGTERM)
-                raise
-        if stop.signal is not None:
-            raise Stopped("stopped; the cells that ran have written their checkpoints", signal=stop.signal)
+        def start(slot: int, cell: Cell) -> Child:
+            return start_child(cell_command(study_run, cell), cell, env=self.share(slot, number))
+
+        run_children(
+            study_run,
+            CellQueue(study_run, study_run.missing(cells), progress),
+            progress,
+            slots=number,
+            start=start,
+            stopped="stopped; the cells that ran have written their checkpoints",
+        )
 
     def share(self, slot: int, number: int) -> dict[str, str]:
         """What the process in a slot has of the machine, by its environment."""
@@ -96,6 +70,30 @@ class WorkersBackend(LocalBackend):
         if gpus:
             return {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]}
         return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // number))}
+
+
+class InlineBackend(WorkersBackend):
+    """One cell after the other in this process, whatever cluster.yaml says."""
+
+    def number(self, study_run: StudyRun) -> int:
+        return 1
+
+
+def _run_inline(study_run: StudyRun, cells: Sequence[Cell], progress: Progress) -> None:
+    queue = CellQueue(study_run, cells, progress)
+    while queue:
+        cell = queue.next()
+        if cell is None:
+            time.sleep(_POLL)
+            continue
+        try:
+            run_one_cell(study_run, cell, progress)
+        except LeaseHeld:  # somebody was quicker
+            queue.requeue(cell)
+        except Stopped:
+            if not stop_requested(study_run.folder / cell.folder):
+                raise
+            progress.on_message(stop_message(cell))
 
 
 def visible_gpus() -> list[str]:
@@ -106,8 +104,3 @@ def visible_gpus() -> list[str]:
     if not torch.cuda.is_available():
         return []
     return named.split(",") if named else [str(number) for number in range(torch.cuda.device_count())]
-
-
-def _signal_all(running: dict[int, Child], number: int) -> None:
-    for child in running.values():
-        child.process.send_signal(number)

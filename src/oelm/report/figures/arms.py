@@ -1,7 +1,5 @@
 """Figures of the arms: their differences, what init and freezing each do, and quality by size."""
 
-from __future__ import annotations
-
 import math
 from itertools import chain
 from statistics import fmean
@@ -17,17 +15,18 @@ from oelm.metrics import find_metric
 from oelm.report.figures.palette import INK, VERDICT_COLORS, VERDICT_SIGNS
 from oelm.report.figures.plot import (
     MEAN_SIZE,
-    SEED_SIZE,
     FigureContext,
     draw_grid,
+    draw_seeds,
+    legend_entry,
     legend_height,
+    name_rows,
     points_of,
     seed_tip,
     with_interval,
 )
 from oelm.report.figures.svg import Drawing, drawing
 from oelm.text.messages import say, untranslated
-from oelm.treatment import ORTHONORMAL
 
 
 def plot_forest(look: FigureContext) -> tuple[str | None, Text]:
@@ -41,21 +40,12 @@ def plot_forest(look: FigureContext) -> tuple[str | None, Text]:
         if margin is not None:
             axes.axvspan(shown(-margin), shown(margin), color=INK, alpha=0.08, lw=0)
         axes.axvline(0, color=INK, lw=0.8)
-        names = []
         for row, one in enumerate(found):
             style = look.styles[one.arm]
             interval, effect = one.shown_interval(one.deciding), one.shown(one.estimate.mean)
             by_seed = {seed: one.shown(difference) for seed, difference in one.differences.items()}
-            seeds = axes.scatter(
-                list(by_seed.values()),
-                [row + 0.2] * one.n,
-                s=SEED_SIZE,
-                marker=style.marker,
-                facecolors="none",
-                edgecolors=style.color,
-                linewidths=0.8,
-            )
-            draw.mark(seeds, arm=one.arm, tips=[seed_tip(one.arm, s, v, sign=True) for s, v in by_seed.items()])
+            tips = [seed_tip(one.arm, seed, value, sign=True) for seed, value in by_seed.items()]
+            draw_seeds(draw, axes, list(by_seed.values()), [row + 0.2] * one.n, style, arm=one.arm, tips=tips)
             if math.isfinite(interval.high):
                 (bar,) = axes.plot([interval.low, interval.high], [row - 0.1] * 2, color=style.color, lw=2)
                 draw.mark(bar, arm=one.arm)
@@ -71,10 +61,7 @@ def plot_forest(look: FigureContext) -> tuple[str | None, Text]:
             )
             draw.mark(mean, arm=one.arm, tips=[tip])
             _write_verdict(draw, axes, one, row)
-            names.append(one.arm)
-        axes.set_yticks(range(len(found)), names)
-        for label, one in zip(axes.get_yticklabels(), found, strict=True):
-            draw.word(label, untranslated(one.arm), arm=one.arm)
+        name_rows(draw, axes, [one.arm for one in found])
         axes.set_ylim(len(found) - 0.5, -0.6)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
@@ -103,7 +90,7 @@ def plot_four_corners(look: FigureContext) -> tuple[str | None, Text]:
     others = []
     for arm in look.arms:
         treatment = look.results.study.arms[arm].treatment
-        if treatment.init != "keep" and treatment.init not in ORTHONORMAL:
+        if treatment.init != "keep" and treatment.rows == "any":
             others.append(arm)
         elif look.results.mean(arm, look.metric) is not None:
             corners.setdefault((treatment.init != "keep", treatment.freeze != "none"), []).append(arm)
@@ -116,10 +103,8 @@ def plot_four_corners(look: FigureContext) -> tuple[str | None, Text]:
         for (made, frozen), arms in sorted(corners.items()):
             for number, arm in enumerate(arms):
                 x = float(frozen) + (0.09 if made else -0.09) + 0.07 * (number - (len(arms) - 1) / 2)
-                style = look.styles[arm]
                 places[arm] = x, with_interval(draw, axes, look, arm, x)
-                (handle,) = axes.plot([], [], color=style.color, ls="none", marker=style.marker, ms=5)
-                handles.append((handle, untranslated(arm), arm))
+                handles.append(legend_entry(axes, arm, look.styles[arm], has_line=False))
         for made in (False, True):
             ends = [corners.get((made, frozen), []) for frozen in (False, True)]
             for left in ends[0]:
@@ -156,9 +141,7 @@ def plot_quality_by_size(look: FigureContext) -> tuple[str | None, Text]:
             # Arms of one size stand side by side.
             place = seen[million[arm]] = seen.get(million[arm], -1) + 1
             with_interval(draw, axes, look, arm, million[arm] + 0.03 * width * place)
-            style = look.styles[arm]
-            (handle,) = axes.plot([], [], color=style.color, ls="none", marker=style.marker, ms=5)
-            handles.append((handle, untranslated(arm), arm))
+            handles.append(legend_entry(axes, arm, look.styles[arm], has_line=False))
         axes.margins(x=0.15)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         draw_grid(axes)

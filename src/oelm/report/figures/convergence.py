@@ -1,13 +1,11 @@
 """Convergence: validation curves, and how many steps and how much training time an arm takes to the common target."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from oelm.analysis.results import Results, finite_number
 from oelm.format import format_number
@@ -16,7 +14,11 @@ from oelm.report.figures.plot import (
     SEED_SIZE,
     FigureContext,
     draw_grid,
+    draw_seeds,
+    legend_entry,
     legend_height,
+    name_rows,
+    name_steps,
     points_of,
     seed_tip,
     thinned,
@@ -124,12 +126,8 @@ def plot_validation_curves(look: FigureContext) -> tuple[str | None, Text]:
             ends = points_of(axes, [x for x, _ in last.values()], [y for _, y in last.values()], style, size=SEED_SIZE)
             draw.mark(ends, arm=arm, tips=[seed_tip(arm, seed, value, step=x) for seed, (x, value) in last.items()])
             draw.mark(band, line, arm=arm)
-            (handle,) = axes.plot([], [], color=style.color, ls=style.line, lw=1.5, marker=style.marker, ms=4)
-            handles.append((handle, untranslated(arm), arm))
-        draw_grid(axes)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        draw.word(axes.xaxis.label, say("axis-step"))
+            handles.append(legend_entry(axes, arm, style))
+        name_steps(draw, axes)
         draw.word(axes.yaxis.label, say("axis-validation", metric=look.metric))
         draw.legend(handles)
         return draw.finish(), say("figure-curves-caption")
@@ -169,18 +167,8 @@ def plot_speed(look: FigureContext) -> tuple[str | None, Text]:
                 if not by_seed:
                     continue
                 values = list(by_seed.values())
-                seeds = axes.scatter(
-                    values,
-                    [row] * len(values),
-                    s=SEED_SIZE,
-                    marker=style.marker,
-                    facecolors="none",
-                    edgecolors=style.color,
-                    linewidths=0.8,
-                )
-                draw.mark(
-                    seeds, arm=arm, tips=[seed_tip(arm, seed, value, digits=4) for seed, value in by_seed.items()]
-                )
+                tips = [seed_tip(arm, seed, value, digits=4) for seed, value in by_seed.items()]
+                draw_seeds(draw, axes, values, [row] * len(values), style, arm=arm, tips=tips)
                 (mean,) = axes.plot([fmean(values)] * 2, [row - 0.3, row + 0.3], color=style.color, lw=2)
                 draw.mark(mean, arm=arm)
             draw_grid(axes, "x")
@@ -189,9 +177,7 @@ def plot_speed(look: FigureContext) -> tuple[str | None, Text]:
             draw.word(axes.xaxis.label, say(key))
             axes.xaxis.label.set_fontsize(7.5)
             axes.tick_params(axis="y", length=0)
-        all_axes[0].set_yticks(range(len(arms)), arms)
-        for label, arm in zip(all_axes[0].get_yticklabels(), arms, strict=True):
-            draw.word(label, untranslated(arm), arm=arm)
+        name_rows(draw, all_axes[0], arms)
         all_axes[0].set_ylim(len(arms) - 0.5, -0.5)
         if found is None:
             return draw.finish(), say("figure-speed-no-target")

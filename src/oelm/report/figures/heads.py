@@ -1,7 +1,5 @@
 """Figures of the heads: how orthogonal the rows of each are, and how evenly attention looks around."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean
@@ -14,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 from oelm.facts import AttentionStats
 from oelm.format import DASH
 from oelm.message import Text
-from oelm.report.figures.plot import FigureContext, draw_grid, legend_height, points_of
+from oelm.report.figures.plot import FigureContext, draw_grid, legend_entry, legend_height, points_of
 from oelm.report.figures.svg import drawing
 from oelm.runs.record import Record
 from oelm.text.messages import say, untranslated
@@ -89,10 +87,8 @@ def plot_attention_entropy(look: FigureContext) -> tuple[str | None, Text]:
                     dots = points_of(axes, list(layers), list(layers.values()), style, size=14)
                     tips = [say("tip-layer", arm=arm, layer=k, value=f"{v:.3f}") for k, v in layers.items()]
                     draw.mark(dots, arm=arm, tips=tips)
-                (handle,) = axes.plot([], [], color=style.color, ls=style.line, marker=style.marker, ms=4)
-                handles[arm] = (handle, untranslated(arm), arm)
-            title = say(f"entropy-{moment}")
-            draw.word(axes.title, title)
+                handles[arm] = legend_entry(axes, arm, style)
+            draw.word(axes.title, say(f"entropy-{moment}"))
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
             draw.word(axes.xaxis.label, say("axis-layer"))
             draw_grid(axes)

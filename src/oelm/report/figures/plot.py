@@ -12,7 +12,7 @@ from oelm.format import format_number
 from oelm.message import Text
 from oelm.report.figures.palette import INK, Style
 from oelm.report.figures.svg import Drawing, legend_columns
-from oelm.text.messages import say
+from oelm.text.messages import say, untranslated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,17 +34,65 @@ class FigureContext:
     """What every figure of a study shares."""
 
     results: Results
-    metric: str
-    against: str
     styles: dict[str, Style]
 
     @property
     def arms(self) -> list[str]:
         return self.results.arms
 
+    @property
+    def metric(self) -> str:
+        return self.results.study.compare.metric
+
+    @property
+    def against(self) -> str:
+        return self.results.study.compare.baseline
+
 
 def points_of(axes: Axes, x: Sequence[float], y: Sequence[float], style: Style, *, size: float) -> Any:
     return axes.scatter(x, y, s=size, marker=style.marker, color=style.color, linewidths=0, zorder=3)
+
+
+def draw_seeds(
+    draw: Drawing,
+    axes: Axes,
+    x: Sequence[float],
+    y: Sequence[float],
+    style: Style,
+    *,
+    arm: str,
+    tips: Sequence[Text],
+    width: float = 0.8,
+) -> None:
+    """Hollow points, one a seed."""
+    points = axes.scatter(
+        x, y, s=SEED_SIZE, marker=style.marker, facecolors="none", edgecolors=style.color, linewidths=width
+    )
+    draw.mark(points, arm=arm, tips=tips)
+
+
+def legend_entry(axes: Axes, arm: str, style: Style, *, has_line: bool = True) -> tuple[Any, Text, str | None]:
+    """What stands for an arm in the legend: its marker, on its line if it has one."""
+    line, size = (style.line, 4) if has_line else ("none", 5)
+    (handle,) = axes.plot([], [], color=style.color, ls=line, marker=style.marker, ms=size)
+    return handle, untranslated(arm), arm
+
+
+def name_rows(draw: Drawing, axes: Axes, arms: Sequence[str]) -> None:
+    """An arm a row, from the top."""
+    axes.set_yticks(range(len(arms)), arms)
+    for label, arm in zip(axes.get_yticklabels(), arms, strict=True):
+        draw.word(label, untranslated(arm), arm=arm)
+
+
+def name_steps(draw: Drawing, axes: Axes) -> None:
+    """Steps from left to right."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    draw_grid(axes)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    draw.word(axes.xaxis.label, say("axis-step"))
 
 
 def with_interval(draw: Drawing, axes: Axes, look: FigureContext, arm: str, x: float) -> float:
@@ -56,16 +104,8 @@ def with_interval(draw: Drawing, axes: Axes, look: FigureContext, arm: str, x: f
     if math.isfinite(interval.high):
         (bar,) = axes.plot([x, x], [interval.low, interval.high], color=style.color, lw=1.6)
         draw.mark(bar, arm=arm)
-    seeds = axes.scatter(
-        [x] * len(values),
-        list(values.values()),
-        s=SEED_SIZE,
-        marker=style.marker,
-        facecolors="none",
-        edgecolors=style.color,
-        linewidths=0.7,
-    )
-    draw.mark(seeds, arm=arm, tips=[seed_tip(arm, seed, value) for seed, value in values.items()])
+    tips = [seed_tip(arm, seed, value) for seed, value in values.items()]
+    draw_seeds(draw, axes, [x] * len(values), list(values.values()), style, arm=arm, tips=tips, width=0.7)
     mean = points_of(axes, [x], [found.mean], style, size=MEAN_SIZE)
     tip = say("tip-arm", arm=arm, n=found.n, value=format_number(found.mean))
     draw.mark(mean, arm=arm, tips=[tip])
@@ -96,7 +136,3 @@ def thinned(length: int, most: int) -> list[int]:
     if length <= most:
         return list(range(length))
     return sorted({round(number * (length - 1) / (most - 1)) for number in range(most)})
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

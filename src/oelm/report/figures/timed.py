@@ -1,7 +1,5 @@
 """Figure of the bench: what a step takes against the baseline's, part by part."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,13 @@ from oelm.analysis.stats.timed_pairs import count_rounds
 from oelm.format import DASH
 from oelm.message import Text
 from oelm.report.figures.palette import INK, Style, styles
-from oelm.report.figures.plot import MEAN_SIZE, FigureContext, draw_grid, legend_height
+from oelm.report.figures.plot import MEAN_SIZE, FigureContext, draw_grid, legend_height, name_rows
 from oelm.report.figures.svg import Drawing, drawing, for_paper
 from oelm.runs.bench import PARTS, Ratio, read_bench
 from oelm.runs.files import write_text
 from oelm.runs.layout import BENCH
 from oelm.study.study import Study
-from oelm.text.messages import say, untranslated
+from oelm.text.messages import say
 
 _PART_MARKERS = {"forward": ">", "backward": "<", "optimizer": "s"}
 _PART_SIZE = 20
@@ -48,9 +46,7 @@ def plot_step_ratios(look: FigureContext) -> tuple[str | None, Text]:
                 best = 1 - timed.ceiling
                 (mark,) = axes.plot([best] * 2, [row - 0.42, row + 0.42], color=INK, lw=1.1, ls=(0, (2, 1.5)))
                 draw.mark(mark, arm=arm)
-        axes.set_yticks(range(len(arms)), arms)
-        for label, arm in zip(axes.get_yticklabels(), arms, strict=True):
-            draw.word(label, untranslated(arm), arm=arm)
+        name_rows(draw, axes, arms)
         axes.set_ylim(len(arms) - 0.45, -0.55)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
@@ -70,15 +66,9 @@ def plot_step_ratios(look: FigureContext) -> tuple[str | None, Text]:
 
 def draw_bench(study: Study, folder: Path) -> Path:
     """The figure of a bench as a file beside its numbers."""
-    against = study.compare.baseline
     results = Results(study=study, folder=folder, records={}, bench=read_bench(folder))
-    look = FigureContext(
-        results=results,
-        metric=study.compare.metric,
-        against=against,
-        styles=styles(list(study.arms), against),
-    )
-    svg, caption = plot_step_ratios(look)
+    looks = styles(list(study.arms), study.compare.baseline)
+    svg, caption = plot_step_ratios(FigureContext(results=results, styles=looks))
     assert svg is not None, caption
     path = (folder / BENCH).with_suffix(".svg")
     write_text(path, for_paper(svg, "en"))

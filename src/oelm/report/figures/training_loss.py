@@ -1,17 +1,14 @@
 """Training loss: every step of every compared cell, as the median and the extremes of stretches of steps."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from oelm.analysis.results import Results
 from oelm.format import format_number
 from oelm.message import Text
-from oelm.report.figures.plot import FigureContext, draw_grid, legend_height, points_of, thinned
+from oelm.report.figures.plot import FigureContext, legend_entry, legend_height, name_steps, points_of, thinned
 from oelm.report.figures.svg import drawing
 from oelm.study.cells import Cell
 from oelm.text.messages import say, untranslated
@@ -76,15 +73,11 @@ def plot_training_loss(look: FigureContext) -> tuple[str | None, Text]:
             points = points_of(axes, list(curve.step[some]), list(curve.median[some]), style, size=12)
             tips = [_tip(arm, curve, number) for number in some]
             draw.mark(points, arm=arm, tips=tips)
-            (handle,) = axes.plot([], [], color=style.color, ls=style.line, lw=1.5, marker=style.marker, ms=4)
-            handles.append((handle, untranslated(arm), arm))
+            handles.append(legend_entry(axes, arm, style))
         # A few steps far above all others would flatten what there is to see; the caption names them.
         top = 1.1 * max(float(curve.median.max()) for curve in curves.values())
         axes.set_ylim(min(float(curve.lowest.min()) for curve in curves.values()) - 0.02 * top, top)
-        draw_grid(axes)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        draw.word(axes.xaxis.label, say("axis-step"))
+        name_steps(draw, axes)
         draw.word(axes.yaxis.label, say("axis-training-loss"))
         draw.legend(handles)
         return draw.finish(), _caption(curves, top)

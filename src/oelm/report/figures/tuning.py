@@ -1,27 +1,17 @@
 """Figures of the tuning: how arms answer to a setting, and what the best of k trials gives."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import chain
-from typing import Any
 
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from oelm.analysis.tuning import best_of_k_curve, response
 from oelm.format import format_number
 from oelm.message import Text
-from oelm.report.figures.plot import (
-    MEAN_SIZE,
-    FigureContext,
-    draw_grid,
-    is_number,
-    legend_height,
-    points_of,
-)
+from oelm.report.figures.plot import MEAN_SIZE, FigureContext, draw_grid, legend_entry, legend_height, points_of
 from oelm.report.figures.svg import drawing
+from oelm.study.study import LR, Value, as_number
 from oelm.text.messages import say, untranslated
 
 
@@ -57,8 +47,7 @@ def plot_tuning_response(look: FigureContext) -> tuple[str | None, Text]:
             dots = points_of(axes, xs, [y for _, y in trials], style, size=MEAN_SIZE * 0.7)
             tips = [untranslated(f"{name}, {format_number(y)}") for name, y in trials]
             draw.mark(dots, arm=arm, tips=tips)
-            (handle,) = axes.plot([], [], color=style.color, ls=style.line, marker=style.marker, ms=4)
-            handles.append((handle, untranslated(arm), arm))
+            handles.append(legend_entry(axes, arm, style))
         if min(x for points in by_arm.values() for x in points) > 0:
             ticks = sorted({x for points in by_arm.values() for x in points})
             axes.set_xscale("log")
@@ -102,8 +91,7 @@ def plot_best_of_k(look: FigureContext) -> tuple[str | None, Text]:
             draw.mark(
                 dots, arm=arm, tips=[say("tip-best", arm=arm, k=k, value=format_number(v)) for k, v in curve_k.items()]
             )
-            (handle,) = axes.plot([], [], color=style.color, ls=style.line, marker=style.marker, ms=4)
-            handles.append((handle, untranslated(arm), arm))
+            handles.append(legend_entry(axes, arm, style))
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         draw_grid(axes)
         draw.word(axes.xaxis.label, say("axis-trials"))
@@ -112,7 +100,7 @@ def plot_best_of_k(look: FigureContext) -> tuple[str | None, Text]:
         return draw.finish(), say("figure-best-of-k-caption")
 
 
-def _tuned_path(draw_grid: Mapping[str, Sequence[Any]]) -> str | None:
+def _tuned_path(grid: Mapping[str, Sequence[Value]]) -> str | None:
     """The setting to draw: the learning rate, or the first that is a number."""
-    numeric = [path for path, values in draw_grid.items() if all(is_number(value) for value in values)]
-    return next(chain((path for path in numeric if path == "optimizer.lr"), numeric), None)
+    numeric = [path for path, values in grid.items() if None not in map(as_number, values)]
+    return LR if LR in numeric else next(iter(numeric), None)

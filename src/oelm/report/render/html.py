@@ -1,7 +1,5 @@
 """The page: a report as one HTML file that needs nothing else, in both languages."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

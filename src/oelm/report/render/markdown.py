@@ -1,7 +1,5 @@
 """Markdown: the report as text, with its figures as files beside it."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import quote
 

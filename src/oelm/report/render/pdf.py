@@ -1,7 +1,5 @@
 """The report on paper: a PDF by Typst. What comes from records reaches it as data, never as its code."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

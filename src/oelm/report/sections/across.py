@@ -1,7 +1,5 @@
 """Several studies in one report: every arm in every data set and on average, and how studies differ."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,27 +9,33 @@ from oelm.analysis.across_tables import AcrossStudies, ArmTable
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Interval
 from oelm.analysis.verdicts import describe_failures
+from oelm.claims.load import load_ledger
 from oelm.errors import is_installed
 from oelm.format import DASH, format_number
 from oelm.message import Message, Text
 from oelm.metrics import find_metric
 from oelm.report.blocks import (
     Block,
-    Bullets,
     Content,
     Folded,
     Prose,
     Section,
     Table,
     TableCell,
-    TableRow,
     VerdictBox,
+    bullets,
+    make_row,
     make_table,
+    named_columns,
     number_cell,
+    number_columns,
     text_cell,
+    text_columns,
+    verdict_cell,
 )
 from oelm.report.figures.palette import styles
 from oelm.report.figures.plot import FigureContext, Plot
+from oelm.report.sections.claims import claims_section
 from oelm.text.messages import join_names, list_texts, say, translate, untranslated
 
 
@@ -44,6 +48,7 @@ def build_across_content(tables: AcrossStudies, folder: Path) -> Content:
         "results": _arms_section(tables),
         "interactions": _interactions_section(tables),
         "figures": _figures(tables),
+        "claims": claims_section(tables.studies, load_ledger()),
     }
     arms = [one.arm for one in tables.arms]
     records = sum(len(results.records) + len(results.tuning) for results in tables.studies)
@@ -80,17 +85,14 @@ def across_verdict(tables: AcrossStudies) -> VerdictBox:
 
 
 def _studies_section(tables: AcrossStudies, folder: Path) -> list[Block]:
-    columns = [(say(f"column-{name}"), False) for name in ("study", "task", "model")]
-    columns += [(say(f"column-{name}"), True) for name in ("n", "examples")]
+    columns = [*text_columns("study", "task", "model"), *number_columns("n", "examples")]
     rows = [
-        TableRow(
-            cells=(
-                text_cell(results.study.name, href=Path(os.path.relpath(results.folder, folder)).as_posix()),
-                text_cell(results.study.recipe.data.task),
-                text_cell(results.study.recipe.model.preset or results.study.recipe.model.name),
-                number_cell(len(results.study.seeds), str(len(results.study.seeds))),
-                _examples(results),
-            )
+        make_row(
+            text_cell(results.study.name, href=Path(os.path.relpath(results.folder, folder)).as_posix()),
+            results.study.recipe.data.task,
+            results.study.recipe.model.preset or results.study.recipe.model.name,
+            number_cell(len(results.study.seeds), str(len(results.study.seeds))),
+            _examples(results),
         )
         for results in tables.studies
     ]
@@ -109,17 +111,9 @@ def _examples(results: Results) -> TableCell:
 
 def _own_verdicts(tables: AcrossStudies) -> list[Block]:
     """What each study says by itself, as in its own report."""
-    columns = [(say(f"column-{name}"), False) for name in ("study", "arm", "verdict", "message")]
+    columns = text_columns("study", "arm", "verdict", "message")
     rows = [
-        TableRow(
-            arm=arm,
-            cells=(
-                text_cell(results.study.name),
-                text_cell(arm),
-                text_cell(say(f"word-{one.verdict}"), badge=one.verdict),
-                text_cell(one.message),
-            ),
-        )
+        make_row(results.study.name, arm, verdict_cell(one.verdict, None), one.message, arm=arm)
         for results in tables.studies
         for arm, one in results.comparisons.items()
     ]
@@ -133,34 +127,40 @@ def _arms_section(tables: AcrossStudies) -> list[Block]:
     blocks: list[Block] = [Prose(text=say("across-how"))]
     for one in tables.arms:
         blocks.append(_arm_table(tables, one))
-        notes = [*_reasons(one.gap), *_other_treatments(tables, one.arm)]
-        blocks += [Bullets(items=tuple(notes))] if notes else []
+        blocks += bullets([*_reasons(one.gap), *_other_treatments(tables, one.arm)])
     return blocks
 
 
 def _arm_table(tables: AcrossStudies, one: ArmTable) -> Table:
     """The columns that are published, with the interval and the verdict beside them."""
     is_relative = find_metric(tables.metric).relative
-    columns = [(say("column-study"), False), (say("column-task"), False)]
-    columns += [(untranslated(tables.baseline), True), (untranslated(one.arm), True)]
-    columns += [] if is_relative else [(say("column-gap" if _is_share(tables) else "column-gap-plain"), True)]
-    columns += [(say(f"column-{name}"), True) for name in ("interval", "relative-gap", "share", "time-change")]
-    columns += [(say("column-verdict"), False)]
+    columns = [*text_columns("study", "task"), *named_columns(tables.baseline, one.arm)]
+    columns += [] if is_relative else number_columns("gap" if _is_share(tables) else "gap-plain")
+    columns += [*number_columns("interval", "relative-gap", "share", "time-change"), *text_columns("verdict")]
     rows = []
     parts = zip(tables.studies, one.gap.parts, one.share.parts, one.time.parts, strict=True)
     for results, gap, share, time in parts:
         own = results.comparisons.get(one.arm)
-        cells = [text_cell(results.study.name), text_cell(results.study.recipe.data.task)]
-        cells += [_value_cell(tables, results, arm) for arm in (tables.baseline, one.arm)]
-        cells += _gap_cells(tables, gap.value, gap.measured.interval, share.value)
-        cells += [_change_cell(None if time.measured.blocked_by else time.value)]
-        cells += [text_cell(say(f"word-{own.verdict}"), badge=own.verdict) if own is not None else text_cell(DASH)]
-        rows.append(TableRow(arm=one.arm, cells=tuple(cells)))
-    mean = [text_cell(say("across-mean")), *(text_cell(DASH) for _ in range(3))]
-    mean += _gap_cells(tables, one.gap.value, one.gap.interval, one.share.value)
-    mean += [_change_cell(None if one.time.status == "invalid" else one.time.value)]
-    mean += [text_cell(say(f"word-{one.verdict}"), badge=one.verdict)]
-    return make_table(columns, [*rows, TableRow(arm=one.arm, cells=tuple(mean))])
+        row = make_row(
+            results.study.name,
+            results.study.recipe.data.task,
+            *(_value_cell(tables, results, arm) for arm in (tables.baseline, one.arm)),
+            *_gap_cells(tables, gap.value, gap.measured.interval, share.value),
+            _change_cell(None if time.measured.blocked_by else time.value),
+            verdict_cell(own.verdict, None) if own is not None else DASH,
+            arm=one.arm,
+        )
+        rows.append(row)
+    mean = make_row(
+        say("across-mean"),
+        *(DASH, DASH, DASH),
+        *_gap_cells(tables, one.gap.value, one.gap.interval, one.share.value),
+        _change_cell(None if one.time.status == "invalid" else one.time.value),
+        verdict_cell(one.verdict, None),
+        arm=one.arm,
+        is_total=True,
+    )
+    return make_table(columns, [*rows, mean])
 
 
 def _gap_cells(
@@ -233,27 +233,26 @@ def _other_treatments(tables: AcrossStudies, arm: str) -> list[Text]:
 def _interactions_section(tables: AcrossStudies) -> list[Block]:
     if not tables.interactions:
         return [Prose(text=say("interactions-none"))]
-    columns = [(say("column-arm"), False), (say("column-one-study"), False), (say("column-other-study"), False)]
-    columns += [(say("column-varied"), False)]
-    columns += [(say(f"column-{name}"), True) for name in ("one-gap", "other-gap", "gap-difference", "interval")]
-    columns += [(say("column-status"), False)]
+    columns = text_columns("arm", "one-study", "other-study", "varied")
+    columns += [*number_columns("one-gap", "other-gap", "gap-difference", "interval"), *text_columns("status")]
     rows = []
     for one in tables.interactions:
         gap, (first, second) = one.gap, one.gap.parts
         interval, badge = gap.interval, None if gap.status == "estimated" else gap.status
         ends = (_gap(tables, interval.low), _gap(tables, interval.high)) if interval is not None else (DASH,)
-        cells = (
-            text_cell(one.arm),
-            text_cell(first.study),
-            text_cell(second.study),
-            text_cell(say(f"varied-{one.varied}")),
+        row = make_row(
+            one.arm,
+            first.study,
+            second.study,
+            say(f"varied-{one.varied}"),
             number_cell(first.value, _gap(tables, first.value)),
             number_cell(second.value, _gap(tables, second.value)),
             number_cell(gap.value, _gap(tables, gap.value)),
             number_cell(None if DASH in ends or interval is None else interval.low, f"[{', '.join(ends)}]"),
             text_cell(DASH if gap.status == "estimated" else say(f"word-{gap.status}"), badge=badge),
+            arm=one.arm,
         )
-        rows.append(TableRow(arm=one.arm, cells=cells))
+        rows.append(row)
     return [Prose(text=say("interactions-how")), make_table(columns, rows)]
 
 
@@ -266,8 +265,7 @@ def _figures(tables: AcrossStudies) -> Sequence[Block]:
     looks = styles([one.arm for one in tables.arms], tables.baseline)
     plots = []
     for number, results in enumerate(tables.studies, 1):
-        look = FigureContext(results=results, metric=tables.metric, against=tables.baseline, styles=looks)
-        svg, caption = plot_four_corners(look)
+        svg, caption = plot_four_corners(FigureContext(results=results, styles=looks))
         title = say("figure-corners-of", study=results.study.name)
         plots.append(Plot(name=f"corners-{number}", title=title, caption=caption, svg=svg))
     return plots

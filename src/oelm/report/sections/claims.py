@@ -1,30 +1,25 @@
-"""The published claims that a study tests, and those that it does not."""
+"""The published claims that studies test, and those that they do not."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
 from oelm.analysis.results import Results
 from oelm.claims.judge import JudgedClaim, judge_claim
 from oelm.claims.schema import Ledger
 from oelm.message import Message, Text
-from oelm.report.blocks import Block, Folded, Prose, TableRow, make_table, text_cell
+from oelm.report.blocks import Block, Folded, Prose, TableRow, make_row, make_table, text_columns
 from oelm.text.messages import join_texts, say, translate
 
 
-def claims_section(results: Results, ledger: Ledger) -> list[Block]:
-    columns = [(say(f"column-{name}"), False) for name in ("claim", "said", "checks", "hypothesis-status")]
+def claims_section(studies: Sequence[Results], ledger: Ledger) -> list[Block]:
+    there = {results.study.name: results for results in studies}
+    columns = text_columns("claim", "said", "checks", "hypothesis-status")
     own: list[TableRow] = []
     rest: list[TableRow] = []
     for name, claim in ledger.claims.items():
-        judged = judge_claim(claim, {results.study.name: results})
-        row = TableRow(
-            cells=(
-                text_cell(name),
-                text_cell(claim.claim),
-                text_cell(", ".join(judged.codes) if judged.codes else say("claims-clean")),
-                text_cell(_verdict(judged)),
-            )
-        )
-        (own if any(results.study.name in test.studies for test in claim.tests) else rest).append(row)
+        judged = judge_claim(claim, there)
+        codes = ", ".join(judged.codes) if judged.codes else say("claims-clean")
+        row = make_row(name, claim.claim, codes, _verdict(judged))
+        (rest if all(there.keys().isdisjoint(test.studies) for test in claim.tests) else own).append(row)
     blocks: list[Block] = [Prose(text=say("claims-how"))]
     blocks.append(make_table(columns, own) if own else Prose(text=say("claims-none-here")))
     if rest:

@@ -1,36 +1,34 @@
 """The design: the settings in which arms differ, and the hypotheses with their status."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-
+from oelm.analysis.hypotheses import JudgedHypothesis
 from oelm.analysis.observed_design import merge_seeds
 from oelm.analysis.results import Results
 from oelm.analysis.stats.timed_pairs import count_rounds
 from oelm.format import DASH
-from oelm.message import Text
 from oelm.report.blocks import (
     Block,
     Prose,
-    TableRow,
+    TableCell,
+    TableColumn,
     deciding_cell,
     finite_cell,
+    make_row,
     make_table,
     number_cell,
+    number_columns,
     text_cell,
+    text_columns,
     verdict_cell,
 )
 from oelm.study.cells import differences
 from oelm.text.messages import say, untranslated
 
-_Settings = Mapping[str, Mapping[str, object]]
-"""By path and arm."""
-
 
 def differences_section(results: Results) -> list[Block]:
     declared = differences(results.study)
     sides = results.design.sides
-    tuned = {path: {arm: merge_seeds(results.tuned(arm)[path]) for arm in sides} for path in _tuned_paths(results)}
+    grid = results.study.tune.grid if results.study.tune is not None else {}
+    tuned = {path: {arm: merge_seeds(results.tuned(arm)[path]) for arm in sides} for path in grid}
     paths = dict.fromkeys(path for side in sides.values() for path in side.settings)
     found: dict[str, dict[str, object]] = {}
     for path in paths:
@@ -39,26 +37,13 @@ def differences_section(results: Results) -> list[Block]:
             found[path] = row
     if not sides:
         return [Prose(text=say("differences-none"))]
-    groups: list[tuple[_Settings, Callable[[str], Text]]] = [
-        (declared, untranslated),
-        (tuned, lambda path: say("column-tuned", path=path)),
-        (found, lambda path: say("column-found", path=path)),
-    ]
-    columns = [(say("column-arm"), False)]
-    columns += [(title(path), False) for group, title in groups for path in group]
-    rows = [
-        TableRow(
-            arm=arm,
-            cells=(text_cell(arm), *(text_cell(_setting(r.get(arm))) for group, _ in groups for r in group.values())),
-        )
-        for arm in sides
-    ]
+    titles = [*map(untranslated, declared), *(say("column-tuned", path=path) for path in tuned)]
+    titles += [say("column-found", path=path) for path in found]
+    columns = [*text_columns("arm"), *(TableColumn(title=title) for title in titles)]
+    settings = [*declared.values(), *tuned.values(), *found.values()]
+    rows = [make_row(arm, *(_setting(row.get(arm)) for row in settings), arm=arm) for arm in sides]
     key = "differences-how" if not found else "differences-found"
     return [Prose(text=say(key, n=len(found))), make_table(columns, rows)]
-
-
-def _tuned_paths(results: Results) -> list[str]:
-    return list(results.study.tune.grid) if results.study.tune is not None else []
 
 
 def _setting(value: object) -> str:
@@ -69,25 +54,26 @@ def _setting(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
+def measured_cells(one: JudgedHypothesis) -> tuple[TableCell, TableCell]:
+    """The value of a hypothesis, and the interval that decides."""
+    form = ",.4g" if one.value is None or abs(one.value) < 1e4 else ",.0f"
+    return finite_cell(one.value, form), text_cell(say("word-exact")) if one.exact else deciding_cell(one.deciding)
+
+
 def hypotheses_section(results: Results) -> list[Block]:
     if not results.hypotheses:
         return [Prose(text=say("hypotheses-none"))]
-    columns = [(say(f"column-{name}"), False) for name in ("hypothesis", "statement", "rule")]
-    columns += [(say("column-measured"), True), (say("column-deciding"), True), (say("column-n"), True)]
-    columns += [(say("column-hypothesis-status"), False)]
-    rows = []
-    for one in results.hypotheses:
-        rows.append(
-            TableRow(
-                cells=(
-                    text_cell(one.hypothesis.name),
-                    text_cell(one.hypothesis.statement),
-                    text_cell(str(one.hypothesis)),
-                    finite_cell(one.value, ",.4g" if one.value is None or abs(one.value) < 1e4 else ",.0f"),
-                    text_cell(say("word-exact")) if one.exact else deciding_cell(one.deciding),
-                    text_cell(count_rounds(one.n)) if one.timed else number_cell(one.n, str(one.n)),
-                    verdict_cell(one.status, one.remark),
-                )
-            )
+    columns = [*text_columns("hypothesis", "statement", "rule"), *number_columns("measured", "deciding", "n")]
+    columns += text_columns("hypothesis-status")
+    rows = [
+        make_row(
+            one.hypothesis.name,
+            one.hypothesis.statement,
+            str(one.hypothesis),
+            *measured_cells(one),
+            count_rounds(one.n) if one.timed else number_cell(one.n, str(one.n)),
+            verdict_cell(one.status, one.remark),
         )
+        for one in results.hypotheses
+    ]
     return [Prose(text=say("hypotheses-how")), make_table(columns, rows)]

@@ -1,7 +1,5 @@
 """The figures of a report, in their order. Where there is nothing to draw, the caption says why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from oelm.analysis.results import Results
@@ -18,14 +16,8 @@ from oelm.text.messages import say
 
 
 def figures_section(results: Results) -> list[Plot]:
-    """All figures, in the order of the report."""
-    compare = results.study.compare
-    context = FigureContext(
-        results=results,
-        metric=compare.metric,
-        against=compare.baseline,
-        styles=styles(list(results.study.arms), compare.baseline),
-    )
+    study = results.study
+    context = FigureContext(results=results, styles=styles(list(study.arms), study.compare.baseline))
     makers: dict[str, Callable[[FigureContext], tuple[str | None, Text]]] = {
         "forest": plot_forest,
         "curves": plot_validation_curves,

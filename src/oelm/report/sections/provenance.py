@@ -1,13 +1,11 @@
 """Provenance: what the records were made with, and what was excluded."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, replace
 
 from oelm.analysis.results import Results
 from oelm.format import DASH
-from oelm.report.blocks import Block, Prose, TableRow, make_table, text_cell
+from oelm.report.blocks import Block, Prose, make_row, make_table, text_cell, text_columns
 from oelm.runs.layout import RECORD
 from oelm.runs.record import Record
 from oelm.study.cells import Cell, flatten
@@ -41,38 +39,37 @@ def provenance_section(results: Results) -> list[Block]:
         if list(counted) == ["None"] or not counted:
             continue
         named = [value if n == cells else f"{value} ({n})" for value, n in sorted(counted.items())]
-        rows_by_field.append(TableRow(cells=(text_cell(path), text_cell(join_names(named)))))
+        rows_by_field.append(make_row(path, join_names(named)))
     if times:
         begin, end = min(times), max(times)
         span = untranslated(begin) if begin == end else say("times", first=begin, last=end)
-        rows_by_field.append(TableRow(cells=(text_cell(say("started")), text_cell(span))))
-    columns = [(say("column-field"), False), (say("column-value"), False)]
-    return [Prose(text=say("provenance-how", n=cells)), make_table(columns, rows_by_field)]
+        rows_by_field.append(make_row(say("started"), span))
+    return [Prose(text=say("provenance-how", n=cells)), make_table(text_columns("field", "value"), rows_by_field)]
 
 
 def excluded_section(results: Results) -> list[Block]:
-    rows = [TableRow(cells=(text_cell(out.where), text_cell(out.why))) for out in results.excluded]
+    rows = [make_row(out.where, out.why) for out in results.excluded]
     for cell, record in {**results.records, **results.tuning}.items():
         if record.status == "done":
             continue
         reason = record.error.first_line if record.error is not None else ""
         why = say("not-done", status=say(f"status-{record.status}"), why=reason or DASH)
-        rows.append(TableRow(arm=cell.arm, cells=(text_cell(str(cell), href=record_path(cell)), text_cell(why))))
+        rows.append(make_row(text_cell(str(cell), href=record_path(cell)), why, arm=cell.arm))
     metric = results.study.compare.metric
     for cell, record in results.records.items() if results.sealed is None else ():
         value = record.value(metric)
         if record.status == "done" and (value is None or not math.isfinite(value)):
             why = say("no-number", metric=metric, value=str(value) if value is not None else DASH)
-            rows.append(TableRow(arm=cell.arm, cells=(text_cell(str(cell), href=record_path(cell)), text_cell(why))))
+            rows.append(make_row(text_cell(str(cell), href=record_path(cell)), why, arm=cell.arm))
     known = {out.where for out in results.excluded}
     for arm in results.study.arms:
         wanted = (Cell(arm=arm, seed=seed) for seed in results.study.seeds)
         missing = [str(one.seed) for one in wanted if one not in results.records and str(one) not in known]
         if missing:
-            rows.append(TableRow(cells=(text_cell(arm), text_cell(say("no-cell", seeds=join_names(missing))))))
+            rows.append(make_row(arm, say("no-cell", seeds=join_names(missing))))
     if not rows:
         return [Prose(text=say("excluded-nothing"))]
-    return [make_table([(say("column-where"), False), (say("column-why"), False)], rows)]
+    return [make_table(text_columns("where", "why"), rows)]
 
 
 def record_path(cell: Cell) -> str:

@@ -1,7 +1,5 @@
 """The first screen of a report: the question, the verdict, and what would change it; and what the checks found."""
 
-from __future__ import annotations
-
 import math
 
 from oelm.analysis.change import what_would_change
@@ -19,13 +17,17 @@ from oelm.report.blocks import (
     Table,
     TableRow,
     VerdictBox,
+    bullets,
     deciding_cell,
-    finite_cell,
+    make_row,
     make_table,
     number_cell,
+    number_columns,
     text_cell,
+    text_columns,
     verdict_cell,
 )
+from oelm.report.sections.design import measured_cells
 from oelm.study.cells import is_nested
 from oelm.text.messages import join_names, join_texts, list_texts, say, translate
 
@@ -35,7 +37,7 @@ _MOST_LINES = 7  # verdicts that fit on the first screen; more are folded
 
 def lock_blocks(results: Results) -> list[Block]:
     """How the study departs from what was locked: before anything else is read."""
-    items = tuple(
+    items = [
         say(
             "lock-issue",
             code=" ".join((one.code, *one.places)),
@@ -43,8 +45,8 @@ def lock_blocks(results: Results) -> list[Block]:
             message=one.message,
         )
         for one in lock_issues(results)
-    )
-    return [Bullets(items=items)] if items else []
+    ]
+    return bullets(items)
 
 
 def question_section(results: Results) -> list[Block]:
@@ -115,34 +117,24 @@ def verdict_section(results: Results) -> list[Block]:
 
 
 def _verdict_table(rows: list[TableRow]) -> Table:
-    columns = [(say(f"column-{name}"), False) for name in ("asked", "verdict")]
-    return make_table([*columns, (say("column-measured"), True), (say("column-deciding"), True)], rows)
+    return make_table([*text_columns("asked", "verdict"), *number_columns("measured", "deciding")], rows)
 
 
 def _hypothesis_line(one: JudgedHypothesis) -> TableRow:
     stated = say("asked-hypothesis", name=one.hypothesis.name, statement=one.hypothesis.statement)
-    return TableRow(
-        cells=(
-            text_cell(stated),
-            verdict_cell(one.status, one.remark),
-            finite_cell(one.value, ",.4g" if one.value is None or abs(one.value) < 1e4 else ",.0f"),
-            text_cell(say("word-exact")) if one.exact else deciding_cell(one.deciding),
-        )
-    )
+    return make_row(stated, verdict_cell(one.status, one.remark), *measured_cells(one))
 
 
 def _comparison_line(results: Results, one: Comparison) -> TableRow:
     key = "asked-arm" if one.exploratory is None else "asked-exploratory"
     treatment = str(results.study.arms[one.arm].treatment).removesuffix(", layers all")
     mean = one.shown(one.estimate.mean) if one.differences else None
-    return TableRow(
+    return make_row(
+        say(key, arm=one.arm, against=one.against, treatment=treatment),
+        verdict_cell(one.verdict, one.remark),
+        number_cell(mean, f"{mean:+.4f}" if mean is not None else ""),
+        deciding_cell(one.shown_interval(one.deciding) if one.differences else None, sign=True),
         arm=one.arm,
-        cells=(
-            text_cell(say(key, arm=one.arm, against=one.against, treatment=treatment)),
-            verdict_cell(one.verdict, one.remark),
-            number_cell(mean, f"{mean:+.4f}" if mean is not None else ""),
-            deciding_cell(one.shown_interval(one.deciding) if one.differences else None, sign=True),
-        ),
     )
 
 
@@ -215,15 +207,13 @@ def checks_section(results: Results) -> list[Block]:
     if not results.checks:
         return [Prose(text=say("checks-none"))]
     rows = [
-        TableRow(
-            cells=(
-                text_cell(say(f"word-{found.severity}"), badge=found.severity),
-                text_cell(found.code),
-                text_cell(join_names(found.places)),
-                text_cell(found.message),
-            )
+        make_row(
+            text_cell(say(f"word-{found.severity}"), badge=found.severity),
+            found.code,
+            join_names(found.places),
+            found.message,
         )
         for found in results.checks
     ]
-    columns = [(say(f"column-{name}"), False) for name in ("severity", "check", "where", "message")]
+    columns = text_columns("severity", "check", "where", "message")
     return [Prose(text=say("checks-how")), make_table(columns, rows)]

@@ -1,7 +1,5 @@
 """Times: the step times that `oelm bench` measured in turns, beside those of whole trainings."""
 
-from __future__ import annotations
-
 import math
 
 from oelm.analysis.results import Results
@@ -12,14 +10,17 @@ from oelm.format import DASH
 from oelm.message import Text
 from oelm.report.blocks import (
     Block,
-    Bullets,
     Prose,
     TableCell,
+    TableColumn,
     TableRow,
+    bullets,
     finite_cell,
+    make_row,
     make_table,
     number_cell,
-    text_cell,
+    number_columns,
+    text_columns,
 )
 from oelm.runs.bench import PARTS, ArmTiming, Bench, MeasuredMemory, Ratio
 from oelm.runs.layout import BENCH, STUDY
@@ -35,47 +36,39 @@ def times_section(results: Results) -> list[Block]:
     if bench is None:
         why = [say("times-excluded", why=one.why) for one in results.excluded if one.where == BENCH]
         study = f"{results.folder.name}/{STUDY}"
-        return [Prose(text=say("times-none", study=study)), *_bullets(why)]
+        return [Prose(text=say("times-none", study=study)), *bullets(why)]
     blocks: list[Block] = [
         Prose(text=say("times-how")),
         make_table(_columns(bench.against), [_row(results, bench, name) for name in bench.arms]),
         Prose(text=_circumstances(bench, results.study.recipe)),
-        *_bullets(_warnings(results, bench)),
+        *bullets(_warnings(results, bench)),
     ]
     memories = {name: arm.memory for name, arm in bench.arms.items() if arm.memory is not None}
     if memories:
-        columns = [(say("column-arm"), False)]
-        columns += [(say(f"column-{name}"), True) for name in ("learning", "learning-theory", "checkpoint", "peak")]
+        columns = [*text_columns("arm"), *number_columns("learning", "learning-theory", "checkpoint", "peak")]
         rows = [_memory_row(name, memory) for name, memory in memories.items()]
         blocks += [Prose(text=say("times-memory")), make_table(columns, rows)]
     return blocks
 
 
-def _columns(against: str) -> list[tuple[Text, bool]]:
-    columns = [
-        (say("column-arm"), False),
-        (say("column-step-time"), True),
-        (say("column-ratio", against=against), True),
-    ]
-    columns += [(say(f"column-{part}"), True) for part in PARTS]
-    return [*columns, *((say(f"column-{name}"), True) for name in ("at-best", "reached", "outliers", "whole-runs"))]
+def _columns(against: str) -> list[TableColumn]:
+    columns = [*text_columns("arm"), *number_columns("step-time"), *number_columns("ratio", against=against)]
+    return [*columns, *number_columns(*PARTS, "at-best", "reached", "outliers", "whole-runs")]
 
 
 def _row(results: Results, bench: Bench, name: str) -> TableRow:
     arm = bench.arms[name]
     parts = [arm.ratios.get(part) for part in PARTS]
-    return TableRow(
+    return make_row(
+        name,
+        number_cell(arm.step_seconds, f"{1000 * arm.step_seconds:.1f} ms"),
+        _ratio(arm.step),
+        *(finite_cell(part.median if part is not None else None, ".3f") for part in parts),
+        finite_cell(1 - arm.ceiling if arm.ceiling is not None else None, ".4f"),
+        _reached(arm),
+        number_cell(arm.outliers, str(arm.outliers)),
+        _whole_runs(results, name, bench.against),
         arm=name,
-        cells=(
-            text_cell(name),
-            number_cell(arm.step_seconds, f"{1000 * arm.step_seconds:.1f} ms"),
-            _ratio(arm.step),
-            *(finite_cell(part.median if part is not None else None, ".3f") for part in parts),
-            finite_cell(1 - arm.ceiling if arm.ceiling is not None else None, ".4f"),
-            _reached(arm),
-            number_cell(arm.outliers, str(arm.outliers)),
-            _whole_runs(results, name, bench.against),
-        ),
     )
 
 
@@ -106,10 +99,6 @@ def _whole_runs(results: Results, name: str, against: str) -> TableCell:
     if math.isfinite(interval.low) and not estimate.no_variation and interval.high < 700:
         text += f" [{math.exp(interval.low):.4f}, {math.exp(interval.high):.4f}]"
     return number_cell(math.exp(estimate.mean), text)
-
-
-def _bullets(items: list[Text]) -> list[Block]:
-    return [Bullets(items=tuple(items))] if items else []
 
 
 def _circumstances(bench: Bench, recipe: Recipe) -> Text:
@@ -149,7 +138,7 @@ def _warnings(results: Results, bench: Bench) -> list[Text]:
 def _memory_row(name: str, memory: MeasuredMemory) -> TableRow:
     theory = memory.theory.learning if memory.theory is not None else None
     sizes = (memory.learning, theory, memory.checkpoint.total, memory.peak)
-    return TableRow(arm=name, cells=(text_cell(name), *map(_mib, sizes)))
+    return make_row(name, *map(_mib, sizes), arm=name)
 
 
 def _mib(value: int | None) -> TableCell:

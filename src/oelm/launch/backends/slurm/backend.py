@@ -1,7 +1,5 @@
 """Slurm as a backend: one task to a cell."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

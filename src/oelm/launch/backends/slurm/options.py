@@ -1,7 +1,5 @@
 """Slurm options. A field with `is_directive` is an option of sbatch: nothing else is to be edited for another one."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -63,7 +63,7 @@ def submit(given: Submission, stages: Sequence[Sequence[str]]) -> dict[str, str]
                 new.replace(folder / f"{submitted[-1]}.sbatch")  # beside the output of its tasks
     except BaseException:
         new.unlink(missing_ok=True)
-        _cancel_submitted(submitted)
+        _scancel(submitted, problem="Slurm took a part of the cells, and does not give it back")
         raise
     numbered = zip(submitted, arrays, strict=True)
     return {cell: f"{job}_{index}" for job, array in numbered for index, cell in enumerate(array.cells)}
@@ -102,10 +102,7 @@ def cancel(job: Job, cells: Collection[str]) -> None:
     tasks = [
         task for cell, task in job.facts.items() if cell in cells and known.get(task, SlurmTask()).state is not None
     ]
-    if tasks:
-        done = run_slurm("scancel", *tasks)
-        if done.returncode != 0 and not any(text in done.stderr for text in _FORGOTTEN):
-            raise LaunchError("Slurm did not cancel the cells", why=output_of(done), hint=f"scancel {' '.join(tasks)}")
+    _scancel(tasks, problem="Slurm did not cancel the cells")
 
 
 def _arrays(stages: Sequence[Sequence[str]], *, limited: bool) -> list[_Array]:
@@ -151,16 +148,12 @@ def _hint(stderr: str) -> str:
     return f"--dry-run shows what sbatch is given; {changed} and --sbatch change it"
 
 
-def _cancel_submitted(submitted: Sequence[str]) -> None:
-    if not submitted:
+def _scancel(jobs: Sequence[str], *, problem: str) -> None:
+    if not jobs:
         return
-    done = run_slurm("scancel", *submitted)
+    done = run_slurm("scancel", *jobs)
     if done.returncode != 0 and not any(text in done.stderr for text in _FORGOTTEN):
-        raise LaunchError(
-            "Slurm took a part of the cells, and does not give it back",
-            why=output_of(done),
-            hint=f"scancel {' '.join(submitted)}",
-        )
+        raise LaunchError(problem, why=output_of(done), hint=f"scancel {' '.join(jobs)}")
 
 
 def _queue(job: Job) -> dict[str, SlurmTask]:

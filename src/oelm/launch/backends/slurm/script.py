@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oelm.errors import LaunchError
-from oelm.launch.backends.cluster import Cluster
-from oelm.launch.backends.environment import activation_script
+from oelm.launch.backends.cluster import Cluster, activation_script
 from oelm.launch.backends.slurm.options import SlurmOptions
 
 _SCRIPT = """\

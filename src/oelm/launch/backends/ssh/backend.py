@@ -1,14 +1,12 @@
 """SSH as a backend: all cells of a study on another machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from oelm.launch.backends.base import RemoteBackend
+from oelm.launch.backends.options import SshOptions
 from oelm.launch.backends.ssh.address import parse_address
 from oelm.launch.backends.ssh.fetch import fetch_records
-from oelm.launch.backends.ssh.options import SshOptions
 from oelm.launch.backends.ssh.remote import fetch_status, start_remote, stop_remote, stream_log
 from oelm.launch.study_run import StudyRun
 from oelm.runs.jobs import Job

@@ -49,16 +49,14 @@ class SshHost:
     """Of ssh; left out, the user's own."""
 
     @property
+    def options(self) -> list[str]:
+        given = {"-F": self.config, "-p": self.address.port, "-l": self.address.user}
+        return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+
+    @property
     def ssh(self) -> list[str]:
         """The beginning of every command; the host comes after it."""
-        words = ["ssh", "-T"]
-        if self.config is not None:
-            words += ["-F", str(self.config)]
-        if self.address.port is not None:
-            words += ["-p", str(self.address.port)]
-        if self.address.user is not None:
-            words += ["-l", self.address.user]
-        return words + [word for option in _OPTIONS for word in ("-o", option)]
+        return ["ssh", "-T", *self.options, *(word for option in _OPTIONS for word in ("-o", option))]
 
     def at(self, path: str) -> str:
         """A path there, as rsync takes it."""
@@ -187,6 +185,18 @@ def remote_disk_full(what: str, answer: RemoteResult, *, where: str, then: str =
     )
 
 
+def check_written(
+    machine: SshHost, answer: RemoteResult, what: str, *, problem: str, why: str | None = None, hint: str | None = None
+) -> None:
+    """Refuse to go on if a script there could not write, where `what` was to be, or failed otherwise."""
+    if not answer.code:
+        return
+    where = str(machine.address)
+    if says_disk_full(answer.stderr):
+        raise remote_disk_full(what, answer, where=where)
+    raise LaunchError(f"{problem}; nothing was started", where=where, why=why or answer.last_error, hint=hint)
+
+
 def _run(words: Sequence[str], *, text: str = "") -> RemoteResult:
     with _popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
@@ -241,10 +251,8 @@ _REFUSALS = (
 
 def _raise_ssh_error(machine: SshHost, answer: RemoteResult) -> NoReturn:
     """One clear message for whatever ssh had to say."""
-    words = ["ssh", *(["-F", str(machine.config)] if machine.config else [])]
-    words += ["-p", str(machine.address.port)] if machine.address.port else []
-    words += ["-l", machine.address.user] if machine.address.user else []
-    texts = {"host": machine.address.host, "by_hand": shlex.join([*words, machine.address.host])}
+    host = machine.address.host
+    texts = {"host": host, "by_hand": shlex.join(["ssh", *machine.options, host])}
     known = ((what, hint) for pattern, what, hint in _REFUSALS if re.search(pattern, answer.stderr))
     what, hint = next(known, ("the connection to {host} was lost", "rerun the same command to resume"))
     raise LaunchError(

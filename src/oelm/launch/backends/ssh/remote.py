@@ -19,17 +19,8 @@ from oelm.errors import LaunchError
 from oelm.format import format_duration
 from oelm.launch.backends.cluster import Cluster
 from oelm.launch.backends.ssh.address import SshAddress, parse_address
-from oelm.launch.backends.ssh.host import (
-    RemoteResult,
-    SshHost,
-    remote_disk_full,
-    run_remote,
-    says_disk_full,
-    ssh_host,
-    stream_remote,
-)
-from oelm.launch.backends.ssh.plugins import upload_plugins
-from oelm.launch.backends.ssh.upload import sync_project
+from oelm.launch.backends.ssh.host import SshHost, check_written, run_remote, ssh_host, stream_remote
+from oelm.launch.backends.ssh.upload import sync_project, upload_plugins
 from oelm.launch.backends.ssh.venv import ensure_venv, enter_venv
 from oelm.launch.study_run import CellFilter, StudyRun
 from oelm.runs.jobs import Job
@@ -38,6 +29,7 @@ from oelm.runs.status import CellStatus
 
 _CLOCK = 60  # seconds that two clocks may differ
 _LITTLE = 2**30  # bytes: with less room it is worth a word
+_UNUSABLE, _ANOTHER = "the folder there cannot be used", "another folder: ssh://user@host/folder"
 # How the scripts end when something is missing.
 _NOT_OURS, _NO_TOOL, _RUNNING, _ENDED = 91, 92, 93, 94
 # A folder that is not empty and not ours is left alone: copying removes what is not here.
@@ -160,7 +152,7 @@ def start_remote(
         raise LaunchError(
             f"{study.name} ended as soon as it was started there", where=str(address), why=answer.stderr.strip()
         )
-    _check_written(machine, answer, "the study")
+    check_written(machine, answer, "the study", problem=_UNUSABLE, hint=_ANOTHER)
     log(f"{study.name} runs on {address}, process {answer.stdout.strip()}; it does not need this machine")
     return RemoteRun(
         study=study.name,
@@ -241,7 +233,7 @@ def _inspect_host(machine: SshHost, log: Callable[[str], None]) -> tuple[str, li
         )
     if answer.code == _NO_TOOL:
         raise LaunchError(f"{answer.last_error} is not installed there", where=str(machine.address))
-    _check_written(machine, answer, "anything")
+    check_written(machine, answer, "anything", problem=_UNUSABLE, hint=_ANOTHER)
     folder, clock, disk, *locks = answer.stdout.splitlines()
     ahead = float(clock) - now
     if abs(ahead) > _CLOCK:
@@ -252,18 +244,6 @@ def _inspect_host(machine: SshHost, log: Callable[[str], None]) -> tuple[str, li
     if free is not None and int(free[1]) * 1024 < _LITTLE:
         log(f"only {int(free[1]) / 1024:,.0f} MB are free in {folder} on {machine.address.host}")
     return folder, [lock.split("/")[1] for lock in locks]
-
-
-def _check_written(machine: SshHost, answer: RemoteResult, what: str) -> None:
-    if answer.code and says_disk_full(answer.stderr):
-        raise remote_disk_full(what, answer, where=str(machine.address))
-    if answer.code:
-        raise LaunchError(
-            "the folder there cannot be used; nothing was started",
-            where=str(machine.address),
-            why=answer.last_error,
-            hint="another folder: ssh://user@host/folder",
-        )
 
 
 def _is_running(machine: SshHost, study: str) -> LaunchError:

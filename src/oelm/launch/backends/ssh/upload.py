@@ -9,16 +9,17 @@ import hashlib
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from oelm.errors import LaunchError
 from oelm.installation import oelm_source_tree
-from oelm.launch.backends.ssh.host import SshHost, escape_pattern, remote_disk_full, run_remote, says_disk_full, upload
+from oelm.launch.backends.ssh.host import SshHost, check_written, escape_pattern, run_remote, upload
 from oelm.launch.backends.ssh.wheel import build_wheel
 from oelm.runs.git import git_output, git_status
+from oelm.study.plugins import plugin_file
 
 _SIGNS = (".git", "pyproject.toml", "cluster.yaml")  # of the uppermost folder of a project
 _NEVER = (".git", ".venv", "__pycache__")
@@ -172,6 +173,19 @@ def _ignored(folder: Path) -> list[str] | None:
     return ["/" + path.removeprefix(prefix) for path in paths]
 
 
+def upload_plugins(machine: SshHost, plugins: Iterable[str], *, to: str) -> list[str]:
+    """Copy plugins that are single files into a folder below `to` there, where packages must be installed; returns
+    the options that allow all of them."""
+    words = []
+    for name in plugins:
+        file = plugin_file(name)
+        if file is not None:
+            _make_folders(machine, [f"{to}/plugins"])
+            upload(machine, Path(file), f"{to}/plugins", ["-t"], what=file)
+        words += ["--plugin", name if file is None else f"{to}/plugins/{name}.py"]
+    return words
+
+
 # -- data ----------------------------------------------------------------------------------------------------------
 
 
@@ -240,9 +254,4 @@ def _label(path: Path) -> str:
 
 def _make_folders(machine: SshHost, folders: Sequence[str]) -> None:
     answer = run_remote(machine, 'mkdir -p -- "$@"', *folders)
-    if answer.code and says_disk_full(answer.stderr):
-        raise remote_disk_full("anything", answer, where=str(machine.address))
-    if answer.code:
-        raise LaunchError(
-            "no folders can be made there; nothing was started", where=str(machine.address), why=answer.last_error
-        )
+    check_written(machine, answer, "anything", problem="no folders can be made there")

@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from importlib import metadata
 
 from oelm.errors import LaunchError
-from oelm.launch.backends.cluster import Cluster
-from oelm.launch.backends.environment import activation_script
-from oelm.launch.backends.ssh.host import RemoteResult, SshHost, remote_disk_full, run_remote, says_disk_full
+from oelm.launch.backends.cluster import Cluster, activation_script
+from oelm.launch.backends.ssh.host import RemoteResult, SshHost, check_written, run_remote
 from oelm.launch.backends.ssh.upload import Package
 from oelm.version import __version__
 
@@ -77,16 +76,13 @@ def ensure_venv(
 
 def _check_venv(machine: SshHost, answer: RemoteResult, problems: Mapping[int, str], *, hint: str) -> str:
     """The path, if all is well."""
-    where = str(machine.address)
-    if answer.code and says_disk_full(answer.stderr):
-        raise remote_disk_full("the environment", answer, where=where)
-    if answer.code:
-        what = problems.get(answer.code, "the environment there cannot be used")
-        raise LaunchError(f"{what}; nothing was started", where=where, why=answer.stderr.strip(), hint=hint)
+    problem = problems.get(answer.code, "the environment there cannot be used")
+    check_written(machine, answer, "the environment", problem=problem, why=answer.stderr.strip(), hint=hint)
     venv, version = answer.stdout.strip().splitlines()[-2:]
     if version != f"oelm {__version__}":
         why = f"there it is {version}, here it is oelm {__version__}"
-        raise LaunchError(f"{venv} has another version; nothing was started", where=where, why=why, hint=hint)
+        what = f"{venv} has another version; nothing was started"
+        raise LaunchError(what, where=str(machine.address), why=why, hint=hint)
     return venv
 
 
