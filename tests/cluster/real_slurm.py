@@ -99,9 +99,13 @@ class RealSlurm:
     def up(self) -> bool:
         return self.ask("sinfo", "-h", "-N", "-p", "debug", "-o", "%N %T").split() == ["n1", "idle", "n2", "idle"]
 
-    def stop(self) -> None:
+    def clear(self) -> None:
+        """Take all jobs out of the queue, and wait until none runs."""
         self.ask("scancel", "--quiet", "--full", "-u", pwd.getpwuid(os.getuid()).pw_name)
         wait_for(lambda: not self.ask("squeue", "-h"), seconds=20)
+
+    def stop(self) -> None:
+        self.clear()
         for process in reversed(self.processes.values()):
             process.terminate()
         for process in self.processes.values():
