@@ -7,6 +7,7 @@ seconds. So is what it starts in turn, unless it is to be started as ever.
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ import oelm
 from oelm.runs.record import Record
 from oelm.study.cells import Cell
 from oelm.study.study import Study
+from oelm.train.progress import Progress
 
 _IMPORTED = ["oelm.cli.main", "oelm.models.gpt", "oelm.train.cell", "oelm.train.loop", "oelm.train.evaluate", "pandas"]
 _FORKING = multiprocessing.get_context("forkserver")
@@ -125,6 +127,17 @@ def run_cell(study: Study, *, arm: str, seed: int, **options: object) -> Record:
     record = oelm.read_record(oelm.run(study, cells=[str(cell)], **options).folder / cell.folder)
     assert record is not None
     return record
+
+
+class StopsAt(Progress):
+    """Stops a cell that runs in this process, after the evaluation of a step."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_evaluation_end(self, step: int, metrics: dict[str, float]) -> None:
+        if step == self.step:
+            signal.raise_signal(signal.SIGTERM)
 
 
 def bits_of(cell: Path) -> dict[str, object]:

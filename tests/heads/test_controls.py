@@ -8,6 +8,7 @@ import torch
 import oelm
 import zoo
 from oelm.errors import ModelError, TreatmentError
+from oelm.heads.audit import audit_folder
 from oelm.heads.find import find_projections
 from oelm.heads.measure import orthonormality
 from oelm.treatment import Treatment
@@ -91,6 +92,19 @@ def test_a_saved_model_goes_on_at_its_length(tmp_path):
     for name, tensor in again.state_dict().items():
         assert torch.allclose(tensor, before[name], atol=1e-6), name
     loaded.audit().check()
+    # Rows are promised whatever was trained since, also of the folder.
+    assert audit_folder(tmp_path).check().examined["geometry"].startswith("16 heads in 2 layers, orthonormal")
+    with torch.no_grad():
+        find_projections(again)[0].weight_rows(0)[0] += find_projections(again)[0].weight_rows(0)[1]
+    again.save_pretrained(tmp_path)
+    assert "NOT-ORTHONORMAL" in {finding.code for finding in audit_folder(tmp_path).findings}
+
+
+def test_weights_that_do_not_learn_are_not_kept_orthonormal():
+    model = BERT.model()
+    find_projections(model)[0].weight_parameter.requires_grad_(False)
+    with pytest.raises(TreatmentError, match=r"(?s)weights that are trainable.*omit keep_orthonormal"):
+        oelm.apply(model, init="orthogonalize", keep_orthonormal=True)
 
 
 @pytest.mark.parametrize("init", ["orthogonalize", "polar"])

@@ -14,6 +14,7 @@ import oelm
 import zoo
 from oelm.errors import ModelError, TreatmentError
 from oelm.heads import gauge, init
+from oelm.heads.audit import audit_folder
 from oelm.heads.find import find_projections
 from oelm.heads.measure import orthonormality
 
@@ -100,30 +101,10 @@ def test_turning_a_head_twice_is_turning_it_once(shape):
     assert torch.allclose(form(once), form(twice), atol=1e-7)
 
 
-def attentive(family, seed=0):
-    """A model of the zoo that attends: as they are drawn, most look at everything alike."""
-    model = family.model(seed)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for projection in find_projections(model):
-            for head in range(projection.num_heads):
-                projection.weight_rows(head).normal_(generator=generator)
-                if projection.has_bias:
-                    projection.bias_rows(head).normal_(generator=generator)
-    return model
-
-
-HAVE_A_GAUGE = {
-    "bert", "bert-decoder", "roberta", "xlm-roberta", "electra", "distilbert", "mpnet", "albert", "deberta-v2", "t5",
-    "opt", "vit", "camembert", "gpt-neo", "bart", "mt5", "clip-text", "oelm-gpt", "oelm-gpt-classifier", "gpt2",
-    "gpt2-cross", "mpt", "bloom", "torch-encoder",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("family", zoo.FAMILIES, ids=lambda family: family.name)
 def test_every_family_keeps_its_function_or_says_why_not(family):
-    model, batch = attentive(family), family.batch()
-    if family.name not in HAVE_A_GAUGE:
+    model, batch = family.attentive(), family.batch()
+    if not family.has_gauge:
         before = copy.deepcopy(model.state_dict())
         with pytest.raises(TreatmentError, match=r"rotary positions|q/k norms|share \d+ key heads"):
             oelm.apply(model, init="frames", freeze="qk", inputs=batch)
@@ -132,10 +113,15 @@ def test_every_family_keeps_its_function_or_says_why_not(family):
     model.eval()
     with torch.no_grad():
         before = model(**batch)
+    maps = family.maps(model)
     applied = oelm.apply(model, init="frames", freeze="qk", inputs=batch)
     applied.audit().check()
     with torch.no_grad():
         after = model(**batch)
+    # The proof looks at what attention puts out; its maps say the same, where the layers below have rounded nothing.
+    new_maps = family.maps(model)
+    assert (new_maps[0] - maps[0]).abs().max() <= 1e-5
+    assert max((new - old).abs().max() for old, new in zip(maps, new_maps, strict=True)) <= 2e-4
     for old, new in zip(_tensors(before), _tensors(after), strict=True):
         assert (new - old).abs().max() <= 2e-4 * old.abs().max().clamp(min=1e-6)
     assert max(row.cosine for row in orthonormality(model)) < 1e-4
@@ -155,7 +141,7 @@ def _tensors(output):
 def test_what_is_not_seen_before_is_found_out_by_running_it(name, monkeypatch):
     """A model whose rotary positions nobody knows of."""
     family = next(family for family in zoo.FAMILIES if family.name == name)
-    model = attentive(family)
+    model = family.attentive()
     monkeypatch.setattr(gauge, "why_no_gauge", lambda model, layer: None)
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(TreatmentError, match="not plain inner products"):
@@ -172,19 +158,55 @@ def test_attention_that_looks_at_everything_alike_proves_nothing():
         oelm.apply(bert, init="frames")
 
 
+def test_a_layer_is_proved_by_itself():
+    """Flat attention above attention that is not: another output of what is below proves nothing of it."""
+    family = zoo.FAMILIES[0]
+    bert = family.attentive()
+    with torch.no_grad():
+        for projection in find_projections(bert):
+            if projection.layer == 1:
+                projection.weight_parameter.mul_(1e-4)
+                projection.bias_parameter.mul_(1e-4)
+    with pytest.raises(ModelError, match=r"(?s)so flat.*layer 1"):
+        oelm.apply(bert, init="frames", inputs=family.batch())
+
+
+def test_what_is_saved_is_audited_against_its_base(tmp_path):
+    """Without inputs: that attention is what it was needs no second proof."""
+    family = next(family for family in zoo.FAMILIES if family.name == "bert-decoder")
+    model = family.attentive()
+    model.save_pretrained(tmp_path / "base")
+    oelm.apply(model, init="frames", scale="match", freeze="qk", inputs=family.batch()).save_pretrained(tmp_path / "it")
+    audit_folder(tmp_path / "it", against=tmp_path / "base").check()
+    family.attentive(seed=1).save_pretrained(tmp_path / "other")
+    found = audit_folder(tmp_path / "it", against=tmp_path / "other").findings
+    assert {finding.code for finding in found} == {"DIFFERS-FROM-BASE"}
+
+
+def test_signs_are_not_the_librarys():
+    """The same form, whose singular vectors have either sign: one result."""
+    query, key, *_ = drawn((3, 5, 12, 0))
+    once, again = init.frames(query, key), init.frames(-query, -key)
+    assert torch.allclose(once.query, again.query)
+    assert torch.allclose(once.key, again.key)
+
+
 def test_inputs_that_cannot_be_made_up_are_asked_for():
     family = next(family for family in zoo.FAMILIES if family.name == "torch-encoder")
     with pytest.raises(ModelError, match=r"(?s)does not say what its inputs are.*inputs="):
-        oelm.apply(attentive(family), init="frames")
+        oelm.apply(family.attentive(), init="frames")
     family = next(family for family in zoo.FAMILIES if family.name == "bert-decoder")
     with pytest.raises(ModelError, match="did not run on the inputs"):
-        oelm.apply(attentive(family), init="frames")
+        oelm.apply(family.attentive(), init="frames")
+    for wrong in ({"words": torch.ones(1)}, {"input_ids": torch.full((1, 3), 10**6)}, [1, 2]):
+        with pytest.raises(ModelError, match=r"(?s)does not run on these inputs.*inputs="):
+            oelm.apply(family.attentive(), init="frames", inputs=wrong)
 
 
 def test_a_form_of_lower_rank():
     """Kept, it stays what it is, its query bias too; a flat spectrum would make directions up."""
     family = zoo.FAMILIES[0]
-    model, batch = attentive(family), family.batch()
+    model, batch = family.attentive(), family.batch()
     with torch.no_grad():
         next(p for p in find_projections(model) if p.role == "q").weight_rows(1)[2:] = 0
         before = model.eval()(**batch)
@@ -195,8 +217,40 @@ def test_a_form_of_lower_rank():
     assert torch.allclose(_tensors(before)[0], _tensors(after)[0], atol=1e-4)
     applied.undo()
     for scale in ("match", "unit"):
+        before = copy.deepcopy(model.state_dict())
         with pytest.raises(TreatmentError, match=r"(?s)rank 2 of 6.*scale 'keep'"):
-            oelm.apply(model, init="frames", scale=scale, inputs=batch)
+            oelm.apply(model, init="frames", scale=scale, inputs=batch, keep_undo=False)
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), "nothing is changed"
+
+
+def test_a_rank_that_only_rounding_fills():
+    family = zoo.FAMILIES[0]
+    model = family.attentive()
+    with torch.no_grad():
+        rows = next(p for p in find_projections(model) if p.role == "k").weight_rows(0)
+        rows.copy_(torch.randn(6, 3, generator=torch.Generator().manual_seed(0)) @ rows[:3])
+    with pytest.raises(TreatmentError, match=r"(?s)rank 3 of 6.*head 0.*scale 'keep'"):
+        oelm.apply(model, init="frames", scale="match", inputs=family.batch())
+    oelm.apply(model, init="frames", inputs=family.batch()).audit().check()
+
+
+def test_heads_of_zeros():
+    """A form that is zero stays so; `orthogonalize` and `polar` make rows of it, as of any other."""
+    family = zoo.FAMILIES[0]
+    for role in ("q", "k"):
+        model = family.attentive().eval()
+        with torch.no_grad():
+            next(p for p in find_projections(model) if p.role == role).weight_rows(1).zero_()
+            before = model(**family.batch())
+        applied = oelm.apply(model, init="frames", freeze="qk", inputs=family.batch())
+        applied.audit().check()
+        with torch.no_grad():
+            assert torch.allclose(_tensors(before)[0], _tensors(model(**family.batch()))[0], atol=1e-4)
+        applied.undo()
+        for how in ("orthogonalize", "polar"):
+            applied = oelm.apply(model, init=how)
+            applied.audit().check()
+            applied.undo()
 
 
 def test_a_flat_spectrum_and_the_way_there():
@@ -204,7 +258,7 @@ def test_a_flat_spectrum_and_the_way_there():
     family = zoo.FAMILIES[0]
 
     def spectrum(**fields):
-        model = attentive(family)
+        model = family.attentive()
         if fields:
             oelm.apply(model, init="frames", inputs=family.batch(), **fields)
         query, key = find_projections(model)[:2]
@@ -229,4 +283,4 @@ def test_a_flat_spectrum_and_the_way_there():
 def test_half_precision_proves_nothing(dtype):
     family = zoo.FAMILIES[0]
     with pytest.raises(TreatmentError, match=r"(?s)float16.*load the model in float32"):
-        oelm.apply(attentive(family).to(dtype), init="frames", inputs=family.batch())
+        oelm.apply(family.attentive().to(dtype), init="frames", inputs=family.batch())

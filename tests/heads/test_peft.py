@@ -82,6 +82,40 @@ def test_a_fused_weight_that_learns_below_an_adapter_is_refused():
         oelm.apply(model, init="orthogonalize", freeze="qk")
 
 
+def test_frames_below_an_adapter():
+    """A new adapter adds nothing yet; a trained one adds to the coordinates that were."""
+    family = FAMILIES[0]
+    config = peft.LoraConfig(r=2, target_modules=["query", "value"], task_type="SEQ_CLS")
+    model = peft.get_peft_model(family.attentive(), config).eval()
+    applied = oelm.apply(model, init="frames", freeze="qk", inputs=family.batch())
+    applied.audit().check()
+    applied.undo()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.add_(0.1)
+    with pytest.raises(oelm.TreatmentError, match=r"adapter that has been trained[\s\S]*merge the trained adapter"):
+        oelm.apply(model, init="frames", freeze="qk", inputs=family.batch())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items() if "lora" not in name)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"init": "zero", "freeze": "qk"}, r"without adapters[\s\S]*adapt other modules"),
+        (
+            {"init": "orthogonalize", "keep_orthonormal": True},
+            r"weights that are trainable[\s\S]*omit keep_orthonormal",
+        ),
+    ],
+)
+def test_promises_that_an_adapter_would_break(fields, message):
+    _, model = wrapped("bert", ["query", "value"], "SEQ_CLS")
+    with pytest.raises(oelm.TreatmentError, match=message):
+        oelm.apply(model, **fields)
+
+
 def test_the_table_says_that_an_adapter_still_learns():
     _, model = wrapped("llama", ["q_proj", "v_proj"], "CAUSAL_LM")
     assert "adapters on q are trainable" in str(oelm.apply(model, init="orthogonal", freeze="qk"))

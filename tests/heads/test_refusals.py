@@ -9,6 +9,7 @@ import transformers
 from torch import nn
 
 import oelm
+from oelm.heads import write
 from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM
 from zoo import FAMILIES
 
@@ -87,9 +88,13 @@ def test_undo_without_a_copy():
 def test_an_interruption_leaves_the_model_as_it_was(family, moment, monkeypatch):
     """Ctrl-C after the second layer."""
     model, calls = family.model(), []
-    target = {"writing": "write_layer", "freezing": "set_requires_grad", "recording": "Applied"}[moment]
-    import oelm.heads.apply as module
+    import oelm.heads.apply as apply_module
 
+    module, target = {
+        "writing": (write, "_write_layer"),
+        "freezing": (apply_module, "set_requires_grad"),
+        "recording": (apply_module, "Applied"),
+    }[moment]
     original = getattr(module, target)
 
     def interrupted(*args, **kwargs):

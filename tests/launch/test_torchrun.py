@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
 
 import oelm
 import tiny_study
@@ -38,6 +39,17 @@ def test_two_processes_do_what_one_does(tmp_path, env):
     assert said.spared_bytes == 4 * record.counts.frozen > 0
     assert said.reduced_bytes == 4 * record.counts.trainable, "and nothing for what is frozen"
     assert not list((tmp_path / "two").rglob(".store*")), "the file by which they met is gone"
+
+
+def test_rows_are_made_orthonormal_again_in_every_process(tmp_path, env):
+    """Each process does it by itself, from the same weights: they stay the same, and the audit of both finds so."""
+    content = yaml.safe_load(make(tmp_path).read_text(encoding="utf-8"))
+    content["arms"]["kept"] = {"init": "orthogonal", "scale": "match", "keep_orthonormal": True}
+    study = tiny_study.write_study(tmp_path, content)
+    for out, options in (("one", []), ("two", ["--on", "torchrun", "--nproc", 2])):
+        done = run("run", study, "--arm", "kept", "--out", out, *options, env=env, cwd=tmp_path, forks=True)
+        assert done.returncode == 0, done.stderr
+    check_same(*(tmp_path / out / "tiny" / "kept" / "seed-0" for out in ("one", "two")))
 
 
 def test_a_language_model_that_gives_layers_back(tmp_path, env):

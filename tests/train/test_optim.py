@@ -2,7 +2,6 @@
 
 import copy
 import json
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -18,8 +17,7 @@ from oelm.study.load import study_from_dict
 from oelm.study.recipe import OptimizerConfig
 from oelm.train.checkpoint import group_values, load_group_values_, load_optimizer_, optimizer_tensors
 from oelm.train.optim import MuonAdamW, make_optimizer, optimizer_state_bytes
-from oelm.train.progress import Progress
-from running import run_cell
+from running import StopsAt, run_cell
 
 BUILT_IN = ("adamw", "adam", "sgd", "adafactor", "muon")
 CONFIGS = {
@@ -224,15 +222,6 @@ def test_state_that_cannot_be_kept_is_an_error():
 
 
 # -- in a study ----------------------------------------------------------------------------------------------------
-
-
-class StopsAt(Progress):
-    def __init__(self, step: int):
-        self.step = step
-
-    def on_evaluation_end(self, step, metrics):
-        if step == self.step:
-            signal.raise_signal(signal.SIGTERM)
 
 
 def left_behind(folder):

@@ -108,7 +108,7 @@ class Applied:
         """Make trainable rows orthonormal again, at their length: call it after every step (`keep_orthonormal`)."""
         self._check_not_undone()
         if self.treatment.keep_orthonormal:
-            self._check_not_sharded()
+            self._check_not_sharded("keep_orthonormal needs whole heads in every process: DistributedDataParallel")
         for param_slice in self.kept_orthonormal:
             lengths_H11 = self._row_lengths[param_slice.key]
             rows_HDM = orthonormalize_rows(param_slice.copy().double())
@@ -221,13 +221,13 @@ class Applied:
         if self._undone:
             raise ModelError("the treatment was undone", hint="call oelm.apply(model, ...) again")
 
-    def _check_not_sharded(self) -> None:
+    def _check_not_sharded(self, hint: str = "unfreeze, refreeze or undo first, then shard the model") -> None:
         for param_slice in self.slices:
             if is_sharded(param_slice.parameter):
                 raise ModelError(
                     "cannot change a sharded model: sharding fixes the weights and what is trainable",
                     where=param_slice.key,
-                    hint="unfreeze, refreeze or undo first, then shard the model",
+                    hint=hint,
                 )
 
     def _slices_in(self, layers: str | Sequence[int]) -> list[ParamSlice]:

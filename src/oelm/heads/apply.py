@@ -3,7 +3,6 @@
 import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
 from torch import nn
@@ -19,11 +18,11 @@ from oelm.heads.freeze import (
     split_fused,
     task_head_parameters,
 )
-from oelm.heads.gauge import proving_same, refuse_without_gauge, why_no_gauge
-from oelm.heads.projection import ParamSlice, Projection, param_slices
+from oelm.heads.gauge import proving_same, refuse_without_gauge
+from oelm.heads.projection import Projection, param_slices
 from oelm.heads.split import FusedSplit
-from oelm.heads.write import Layer, write_layer
-from oelm.treatment import FITS_WIDTH, TURNED, WRITES_BIAS, Bias, Freeze, Init, Treatment, Unfreeze, select_layers
+from oelm.heads.write import write_heads
+from oelm.treatment import FITS_WIDTH, WRITES_BIAS, Bias, Freeze, Init, Treatment, Unfreeze, select_layers
 
 
 class TreatmentFields(TypedDict, total=False):
@@ -58,7 +57,7 @@ def apply(
     seed: of random blocks (`orthogonal`, `orthogonal-global`, `gaussian`).
     inputs: a batch of the model, on which `frames` is proved to leave attention as it was; made up if left out.
     keep_undo: False saves the memory of the copy that `undo` needs, and that restores the model if `apply` is
-        interrupted.
+        interrupted (`frames` makes it for as long as it may be refused).
     init: how every head's block of weights is initialized: `keep`, `orthogonalize`, `orthogonal`, `polar`,
         `orthogonalize-global`, `orthogonal-global`, `frames`, `identity`, `gaussian`, `zero`.
     scale: `unit`, orthonormal rows unscaled (`gaussian`: entry std 1/sqrt(width)); `match`, the norm of the replaced
@@ -75,33 +74,20 @@ def apply(
     treatment = _treatment(treatment, fields)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise TreatmentError(f"seed must be a non-negative integer, got {seed!r}")
-    found = find_projections(model)
-    chosen = set(select_layers(treatment.layers, 1 + found[-1].layer))
-    treated = [projection for projection in found if projection.layer in chosen]
-    layers = by_layer(treated)
+    treated = find_treatable(model, treatment)
     frozen = [projection for projection in treated if projection.role in treatment.frozen_roles]
-    _check_untreated(found)
-    _check_model(model, treated)
-    _check_fit(treated, frozen, treatment)
-    _check_splits(model, frozen)
-    _check_task_head(model, frozen)
-    if treatment.init == "frames":
-        refuse_without_gauge(model, layers)
-
     slices = [param_slice for projection in treated for param_slice in param_slices(projection)]
     snapshot = Snapshot(requires_grad={name: parameter.requires_grad for name, parameter in model.named_parameters()})
     norms: dict[str, list[float]] = {}
     try:
         if treatment.init != "keep":
-            if keep_undo:
+            if keep_undo or treatment.init == "frames":  # which may be refused after it was written
                 for param_slice in slices:
                     if param_slice.kind == "weight" or treatment.init in WRITES_BIAS:
                         snapshot.copies[param_slice.key] = param_slice.copy()
-            if treatment.init == "frames":
-                with proving_same(model, layers, inputs):
-                    _write(model, layers, replace(treatment, scale="keep", blend=1.0, keep_orthonormal=False), seed)
-            if treatment.init != "frames" or treatment.scale != "keep":
-                norms = _write(model, layers, treatment, seed)
+            layers = by_layer(treated)
+            proving = proving_same(model, layers, inputs) if treatment.init == "frames" else None
+            norms = write_heads(model, layers, treatment, seed, proving=proving)
         for unsplit in split_fused(frozen):
             snapshot.unsplits.append(unsplit)
         snapshot.nested.extend(_disable_nested_tensors(model))
@@ -168,15 +154,21 @@ def _treatment(treatment: Treatment | None, fields: TreatmentFields) -> Treatmen
     return treatment
 
 
-def _write(model: nn.Module, layers: Sequence[Layer], treatment: Treatment, seed: int) -> dict[str, list[float]]:
-    """Write every layer; returns the norms that its heads are promised, by slice."""
-    norms: dict[str, list[float]] = {}
-    for layer in layers:
-        carries = treatment.carry_bias and treatment.init in TURNED and why_no_gauge(model, layer) is None
-        for role, of_heads in write_layer(layer, treatment, seed, carries=carries).items():
-            if of_heads:
-                norms[ParamSlice(layer[role], "weight").key] = of_heads
-    return norms
+def find_treatable(model: nn.Module, treatment: Treatment) -> list[Projection]:
+    """The projections of the chosen layers; raises if the treatment does not fit the model."""
+    found = find_projections(model)
+    chosen = set(select_layers(treatment.layers, 1 + found[-1].layer))
+    treated = [projection for projection in found if projection.layer in chosen]
+    frozen = [projection for projection in treated if projection.role in treatment.frozen_roles]
+    _check_untreated(found)
+    _check_model(model, treated)
+    _check_fit(treated, frozen, treatment)
+    _check_adapters(treated, treatment)
+    _check_splits(model, frozen)
+    _check_task_head(model, frozen)
+    if treatment.init == "frames":
+        refuse_without_gauge(model, by_layer(treated))
+    return treated
 
 
 def _check_untreated(projections: Sequence[Projection]) -> None:
@@ -250,6 +242,25 @@ def _check_fit(treated: Sequence[Projection], frozen: Sequence[Projection], trea
                 "this attention has separate q, k, v weights but a single bias, which cannot be partially frozen",
                 where=projection.bias_path,
                 hint="use bias='train'",
+            )
+
+
+def _check_adapters(treated: Sequence[Projection], treatment: Treatment) -> None:
+    """Refuse a promise about weights that an adapter adds to, or that do not learn."""
+    for projection in treated:
+        if treatment.init == "zero" and projection.is_adapted:
+            raise TreatmentError(
+                "init 'zero' needs queries and keys without adapters",
+                where=projection.name,
+                why="an adapter would add to what is zero, and has no gradient there",
+                hint="adapt other modules, such as the values",
+            )
+        if treatment.keep_orthonormal and not projection.weight_parameter.requires_grad:
+            raise TreatmentError(
+                "keep_orthonormal needs weights that are trainable",
+                where=projection.name,
+                why="an adapter learns in its place" if projection.is_adapted else "it is frozen",
+                hint="omit keep_orthonormal: rows that do not learn stay as they are",
             )
 
 

@@ -17,13 +17,14 @@ from oelm.errors import AuditFailed, FolderError, ModelError
 from oelm.facts import Counts
 from oelm.format import html_lines, html_table
 from oelm.heads.applied import Applied, fingerprint
-from oelm.heads.apply import apply
+from oelm.heads.apply import find_treatable
 from oelm.heads.count import count
-from oelm.heads.find import find_projections
+from oelm.heads.find import by_layer, find_projections
 from oelm.heads.freeze import task_head_parameters
 from oelm.heads.measure import cosines, gram, orthonormal_tolerance
 from oelm.heads.projection import ParamSlice, param_slices, slice_hashes
 from oelm.heads.save import OELM_JSON, SavedTreatment, counts_as_loaded, load_saved, read_oelm_json, saved_slices
+from oelm.heads.write import write_heads
 from oelm.models.load import load_model
 from oelm.treatment import DRAWN, Treatment
 
@@ -305,7 +306,8 @@ def audit_folder(folder: str | Path, *, against: str | Path | None = None) -> Au
         findings += _against_counts(counts_as_loaded(model, frozen), saved)
         findings += _against_hashes(frozen, saved)
         examined["frozen bits"] = f"{len(frozen)} tensors by SHA-256 against {OELM_JSON}"
-        written = [one for one in slices if one.kind == "weight" and one.key in saved.written]
+        promised = saved.treatment.keep_orthonormal  # whatever was trained since
+        written = [one for one in slices if one.kind == "weight" and (promised or one.key in saved.written)]
         examined["geometry"], found = _check_geometry(written, saved.treatment)
         findings += found
     else:
@@ -382,8 +384,9 @@ def _against_base(
     slices: list[ParamSlice], saved: SavedTreatment | None, base: nn.Module, made: str
 ) -> tuple[str, list[Finding]]:
     """(what was covered, findings): tensors that are said to be as they were made and are not; and the reverse."""
-    if saved is not None:
-        apply(base, saved.treatment, seed=saved.seed, keep_undo=False)
+    if saved is not None and saved.treatment.init != "keep":
+        # That attention is what it was is proved by `apply`; here it is compared what was written.
+        write_heads(base, by_layer(find_treatable(base, saved.treatment)), saved.treatment, saved.seed)
     theirs = {one.key: one for projection in find_projections(base) for one in param_slices(projection)}
     if not theirs.keys() >= {one.key for one in slices}:
         raise ModelError("cannot compare with the base: its heads differ from those of the audited model")

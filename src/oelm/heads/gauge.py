@@ -4,6 +4,7 @@ For every invertible A, queries `A^T W_q` and keys `A^-1 W_k` have the logits of
 inner products. Rotary positions, norms of queries or keys, and shared key heads leave fewer such A, or none.
 """
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from oelm.errors import ModelError, TreatmentError
 from oelm.heads.projection import Projection, param_slices
 from oelm.treatment import Role
 
-_TOLERANCE = 1e-5  # of what an attention module puts out, relative to its largest number, in float32
+_TOLERANCE = 1e-5  # of what an attention module puts out, relative to its largest number
 _TOKENS = 12  # of an input that is made up
 _INSTEAD = "init 'orthogonalize' or 'polar', which need no gauge"
 
@@ -31,7 +32,9 @@ def why_no_gauge(model: nn.Module, layer: Mapping[Role, Projection]) -> str | No
     if _is_rotary(model):
         return "rotary positions turn queries and keys after the projection"
     if query.num_heads != key.num_heads:
-        return f"{query.num_heads} query heads share {key.num_heads} key heads"
+        # Orthonormal keys, and queries that carry the rest, would be exact; of the known families none would need it:
+        # those that share key heads have rotary positions.
+        return f"{query.num_heads} query heads share {key.num_heads} key heads, which are in the frame of one at most"
     return None
 
 
@@ -65,33 +68,43 @@ def refuse_without_gauge(model: nn.Module, layers: Sequence[Mapping[Role, Projec
 def proving_same(
     model: nn.Module, layers: Sequence[Mapping[Role, Projection]], inputs: Mapping[str, Any] | None
 ) -> Iterator[None]:
-    """Raise `TreatmentError` if what the attention modules put out is changed inside."""
-    attentions = [layer["q"].attention for layer in layers]
-    given = inputs if inputs is not None else _made_up_inputs(model)
-    before = _run(model, attentions, given)
+    """Raise `TreatmentError` if what an attention module makes of the same input is changed inside."""
+    with _evaluating(model):
+        given = _inputs_of([layer["q"].attention for layer in layers], model, inputs or _made_up_inputs(model))
+        before = [_output(attention, call) for attention, call in given.items()]
     yield
-    after = _run(model, attentions, given)
-    with _negated_keys(layers):  # attention that does not mind this would not mind anything
-        other = _run(model, attentions, given)
-    for number, (layer, old, new, far) in enumerate(zip(layers, before, after, other, strict=True), start=1):
-        change, sees = _change(old, new), _change(old, far)
-        # What the layers before have rounded adds up.
-        bound = number * _TOLERANCE
-        if sees < 10 * bound:
-            raise ModelError(
-                "nothing can be proved of attention that is so flat: keys of the other sign change it by "
-                f"{sees:.1e} of its largest number",
-                where=f"{layer['q'].name}, layer {layer['q'].layer}",
-                hint="pass a batch on which the model attends: oelm.apply(model, ..., inputs={...})",
-            )
-        if not change <= bound:
-            raise TreatmentError(
-                "init 'frames' does not exist for this attention: the same form has another output",
-                where=f"{layer['q'].name}, layer {layer['q'].layer}",
-                why=f"changed by {change:.1e} of its largest number on {'your' if inputs else 'made-up'} inputs, "
-                f"and {bound:.0e} is rounding; its logits are not plain inner products of queries and keys",
-                hint=_INSTEAD,
-            )
+    with _evaluating(model):
+        for layer, (attention, call), old in zip(layers, given.items(), before, strict=True):
+            change = _change(old, _output(attention, call))
+            with _negated_keys(layer["k"]):  # attention that does not mind this would not mind anything
+                sees = _change(old, _output(attention, call))
+            where = f"{layer['q'].name}, layer {layer['q'].layer}"
+            if sees < 10 * _TOLERANCE:
+                raise ModelError(
+                    "nothing can be proved of attention that is so flat: keys of the other sign change it by "
+                    f"{sees:.1e} of its largest number",
+                    where=where,
+                    hint="pass a batch on which the model attends: oelm.apply(model, ..., inputs={...})",
+                )
+            if not change <= _TOLERANCE:
+                raise _not_same(
+                    layer, where, f"{change:.1e} of its largest number on {'your' if inputs else 'made-up'} inputs"
+                )
+
+
+def _not_same(layer: Mapping[Role, Projection], where: str, change: str) -> TreatmentError:
+    adapted = any(projection.is_adapted for projection in layer.values())
+    reason = (
+        "an adapter that has been trained adds to the old coordinates"
+        if adapted
+        else "its logits are not plain inner products of queries and keys"
+    )
+    return TreatmentError(
+        "init 'frames' does not exist for this attention: the same form has another output",
+        where=where,
+        why=f"changed by {change}, and {_TOLERANCE:.0e} is rounding; {reason}",
+        hint="merge the trained adapter first, or add a new one" if adapted else _INSTEAD,
+    )
 
 
 def _change(old: Tensor, new: Tensor) -> float:
@@ -99,8 +112,8 @@ def _change(old: Tensor, new: Tensor) -> float:
 
 
 @contextmanager
-def _negated_keys(layers: Sequence[Mapping[Role, Projection]]) -> Iterator[None]:
-    rows = [rows for layer in layers for one in param_slices(layer["k"]) for rows in one.all_rows()]
+def _negated_keys(key: Projection) -> Iterator[None]:
+    rows = [rows for one in param_slices(key) for rows in one.all_rows()]
     for some in rows:
         some.neg_()
     try:
@@ -110,31 +123,56 @@ def _negated_keys(layers: Sequence[Mapping[Role, Projection]]) -> Iterator[None]
             some.neg_()  # exactly what it was
 
 
-def _run(model: nn.Module, attentions: Sequence[nn.Module], inputs: Mapping[str, Any]) -> list[Tensor]:
-    """What every attention module puts out, in float32, without dropout."""
-    seen: dict[nn.Module, Tensor] = {}
-
-    def hook(module: nn.Module, args: object, output: Any) -> None:
-        first = output if isinstance(output, Tensor) else output[0]
-        seen.setdefault(module, first.detach().float())
-
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout and without gradients."""
     modes = {module: module.training for module in model.modules()}
-    handles = [attention.register_forward_hook(hook) for attention in attentions]
     model.eval()
     try:
         with torch.no_grad():
-            model(**inputs)
+            yield
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+_Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a module is called with: arguments and keywords."""
+
+
+def _inputs_of(attentions: Sequence[nn.Module], model: nn.Module, inputs: Mapping[str, Any]) -> dict[nn.Module, _Call]:
+    """What every attention module is called with first, when the model runs."""
+    seen: dict[nn.Module, _Call] = {}
+
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if module not in seen:
+            seen[module] = copy.deepcopy((args, kwargs))  # a cache of keys is filled by the call
+
+    handles = [attention.register_forward_pre_hook(hook, with_kwargs=True) for attention in attentions]
+    try:
+        model(**inputs)
+    except Exception as error:  # a model may raise anything about what it cannot read
+        raise ModelError(
+            f"{type(model).__name__} does not run on these inputs, so nothing can be proved of its attention",
+            why=f"{type(error).__name__}: {str(error)[:300]}",
+            hint="pass a batch of the model: oelm.apply(model, ..., inputs={'input_ids': ...})",
+        ) from error
+    finally:
         for handle in handles:
             handle.remove()
-    if missing := [attention for attention in attentions if attention not in seen]:
+    if missing := len(attentions) - len(seen):
         raise ModelError(
-            f"{len(missing)} attention modules did not run on the inputs, so nothing can be proved of them",
+            f"{missing} attention modules did not run on the inputs, so nothing can be proved of them",
             hint="pass a batch that uses the whole model: oelm.apply(model, ..., inputs={...})",
         )
-    return [seen[attention] for attention in attentions]
+    return {attention: seen[attention] for attention in attentions}
+
+
+def _output(attention: nn.Module, call: _Call) -> Tensor:
+    args, kwargs = copy.deepcopy(call)
+    output = attention(*args, **kwargs)
+    first: Tensor = output if isinstance(output, Tensor) else output[0]
+    return first
 
 
 def _made_up_inputs(model: nn.Module) -> dict[str, Tensor]:

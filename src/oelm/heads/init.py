@@ -66,7 +66,11 @@ def frames(query_BDM: Tensor, key_BDM: Tensor) -> Frames:
     query_BMD, query_BDD = torch.linalg.qr(query_BDM.mT)
     key_BMD, key_BDD = torch.linalg.qr(key_BDM.mT)
     left_BDD, spectrum_BD, right_BDD = torch.linalg.svd(query_BDD @ key_BDD.mT)
-    return Frames((query_BMD @ left_BDD).mT, spectrum_BD, right_BDD @ key_BMD.mT)
+    rows_BDM, key_rows_BDM = (query_BMD @ left_BDD).mT, right_BDD @ key_BMD.mT
+    # A singular vector has no sign of its own, and libraries differ: the largest entry of a query is positive.
+    largest_BD1 = rows_BDM.gather(-1, rows_BDM.abs().argmax(-1, keepdim=True))
+    signs_BD1 = torch.where(largest_BD1 >= 0, 1.0, -1.0).to(rows_BDM.dtype)
+    return Frames(rows_BDM * signs_BD1, spectrum_BD, key_rows_BDM * signs_BD1)
 
 
 def carry_query_bias(bias_BD: Tensor, old_key_BDM: Tensor, new_key_BDM: Tensor) -> Tensor:

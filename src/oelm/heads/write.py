@@ -3,16 +3,18 @@
 Everything is computed in float64 on the CPU. Shape suffixes: B = heads at a time, D = rows of a head, M = model width.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oelm.errors import TreatmentError
 from oelm.heads import init
-from oelm.heads.projection import Projection
+from oelm.heads.gauge import why_no_gauge
+from oelm.heads.projection import ParamSlice, Projection
 from oelm.seeds import seed_for
-from oelm.treatment import GLOBAL, Role, Treatment
+from oelm.treatment import GLOBAL, TURNED, Role, Treatment
 
 # Heads are written an eighth of a layer at a time: in float64 that stays below one layer's Q/K in memory.
 _CHUNKS = 8
@@ -23,8 +25,35 @@ Layer = Mapping[Role, Projection]
 """The query and the key projection of an attention module; one of them, if another layer has the other's weights."""
 
 
-def write_layer(layer: Layer, treatment: Treatment, seed: int, *, carries: bool) -> dict[Role, list[float]]:
-    """Replace the weights of every head; returns the norm that every head should have, where that is promised.
+def write_heads(
+    model: nn.Module,
+    layers: Sequence[Layer],
+    treatment: Treatment,
+    seed: int,
+    *,
+    proving: AbstractContextManager[None] | None = None,
+) -> dict[str, list[float]]:
+    """Replace the weights of every layer; returns the norms that its heads are promised, by slice.
+
+    `proving` is around what must not change attention: `frames`, before a spectrum is flattened.
+    """
+    norms: dict[str, list[float]] = {}
+    with proving or nullcontext():
+        for layer in layers:
+            carries = treatment.carry_bias and treatment.init in TURNED and why_no_gauge(model, layer) is None
+            for role, of_heads in _write_layer(layer, treatment, seed, carries=carries).items():
+                if of_heads:
+                    norms[ParamSlice(layer[role], "weight").key] = of_heads
+    if treatment.init == "frames" and treatment.scale != "keep":
+        for layer in layers:
+            norm_of_heads = _flatten_layer(layer, treatment)
+            if treatment.scale == "match" and treatment.blend == 1:
+                norms |= {ParamSlice(projection, "weight").key: norm_of_heads for projection in layer.values()}
+    return norms
+
+
+def _write_layer(layer: Layer, treatment: Treatment, seed: int, *, carries: bool) -> dict[Role, list[float]]:
+    """Replace the weights of every head; returns the norm that it had, where it is kept.
 
     `carries` says whether biases are turned with their heads.
     """
@@ -38,7 +67,7 @@ def write_layer(layer: Layer, treatment: Treatment, seed: int, *, carries: bool)
             heads[role] = range(first * each, min(first + at_once, groups) * each)
         old = {role: _weights(projection, heads[role]) for role, projection in layer.items()}
         if treatment.init == "frames":
-            new = _frames(layer, heads, old, treatment)
+            new = _frames(old)
         else:
             new = {role: _blocks(layer[role], heads[role], old[role], treatment, seed) for role in layer}
         if carries and layer.keys() == {"q", "k"}:
@@ -48,9 +77,8 @@ def write_layer(layer: Layer, treatment: Treatment, seed: int, *, carries: bool)
                 projection.write_(head, block_DM)
                 if treatment.init == "zero" and projection.has_bias:
                     projection.bias_rows(head).detach().mul_(1 - treatment.blend)
-            if treatment.scale == "match" and treatment.blend == 1:
-                promised = new if treatment.init == "frames" else old
-                norms[role] += torch.linalg.matrix_norm(promised[role]).tolist()
+            if treatment.scale == "match" and treatment.blend == 1 and treatment.init != "frames":
+                norms[role] += torch.linalg.matrix_norm(old[role]).tolist()
     return norms
 
 
@@ -81,28 +109,44 @@ def _blocks(projection: Projection, heads: range, old_BDM: Tensor, treatment: Tr
     return blocks_BDM if treatment.blend == 1 else torch.lerp(old_BDM, blocks_BDM, treatment.blend)
 
 
-def _frames(
-    layer: Layer, heads: Mapping[Role, range], old: Mapping[Role, Tensor], treatment: Treatment
-) -> dict[Role, Tensor]:
+def _frames(old: Mapping[Role, Tensor]) -> dict[Role, Tensor]:
     """Both roles in the singular frames of their form, each with the root of its spectrum for lengths."""
     query_BDM, spectrum_BD, key_BDM = init.frames(old["q"], old["k"])
-    is_zero_BD = spectrum_BD <= _RANK * spectrum_BD[:, :1]
-    if treatment.scale != "keep":
-        if is_zero_BD.any():
-            head = heads["q"][int(is_zero_BD.any(-1).nonzero()[0])]
+    root_BD1 = spectrum_BD.sqrt()[..., None]
+    # Where the form is zero the query is, and not the key: a query bias may still need that direction.
+    zero_BD1 = (spectrum_BD <= _RANK * spectrum_BD[:, :1])[..., None]
+    return {"q": query_BDM * root_BD1.masked_fill(zero_BD1, 0), "k": key_BDM * root_BD1.masked_fill(zero_BD1, 1)}
+
+
+@torch.no_grad()
+def _flatten_layer(layer: Layer, treatment: Treatment) -> list[float]:
+    """Go from the spectrum to a flat one, as far as `blend` says, in heads that are in their frames; returns the norm
+    that queries and keys of every head have then."""
+    norms = []
+    for head in range(layer["q"].num_heads):
+        one = range(head, head + 1)
+        rows = {role: _weights(projection, one)[0] for role, projection in layer.items()}
+        lengths = {role: torch.linalg.vector_norm(rows_DM, dim=1) for role, rows_DM in rows.items()}
+        spectrum_D = lengths["q"] * lengths["k"]
+        rounding = torch.finfo(layer["q"].weight_parameter.dtype).eps * spectrum_D.max()
+        rank, num_rows = int((spectrum_D > rounding).sum()), len(spectrum_D)
+        if rank < num_rows:
             raise TreatmentError(
-                f"the form of a head has rank {int((~is_zero_BD[head - heads['q'][0]]).sum())} of "
-                f"{spectrum_BD.shape[1]}: a flat spectrum would make directions up",
+                f"the form of a head has rank {rank} of {num_rows}: a flat spectrum would make directions up",
                 where=f"{layer['q'].name}, head {head}",
                 hint="scale 'keep', which leaves what is zero at zero",
             )
-        flat_B1 = torch.linalg.vector_norm(spectrum_BD, dim=-1, keepdim=True) / spectrum_BD.shape[1] ** 0.5
-        flat_B1 = flat_B1 if treatment.scale == "match" else torch.ones_like(flat_B1)
-        spectrum_BD = torch.lerp(spectrum_BD, flat_B1.expand_as(spectrum_BD), treatment.blend)
-    root_BD1 = spectrum_BD.sqrt()[..., None]
-    # Where the form is zero the query is, and not the key: a query bias may still need that direction.
-    zero_BD1 = is_zero_BD[..., None]
-    return {"q": query_BDM * root_BD1.masked_fill(zero_BD1, 0), "k": key_BDM * root_BD1.masked_fill(zero_BD1, 1)}
+        flat_1 = torch.linalg.vector_norm(spectrum_D, keepdim=True) / num_rows**0.5
+        flat_1 = flat_1 if treatment.scale == "match" else torch.ones_like(flat_1)
+        spectrum_D = torch.lerp(spectrum_D, flat_1.expand_as(spectrum_D), treatment.blend)
+        for role, projection in layer.items():
+            factor_D = spectrum_D.sqrt() / lengths[role]
+            projection.write_(head, rows[role] * factor_D[:, None])
+            if projection.has_bias:  # a query bias is seen through the keys, a key bias is turned with them
+                turn_D = factor_D if role == "k" else lengths["k"] / spectrum_D.sqrt()
+                _write_biases(projection, one, _biases(projection, one) * turn_D)
+        norms.append(spectrum_D.sum().sqrt().item())
+    return norms
 
 
 def _carry_biases(
