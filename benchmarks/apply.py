@@ -3,7 +3,8 @@
     python benchmarks/apply.py [--layers 24] [--budget 60]
 
 The loop is the way it was done before: head by head, in float32, weights only. `apply` works in float64, checks every
-weight first, keeps a copy for undo and hashes what it wrote. Both are timed; so is the factorization alone.
+weight first, keeps a copy for undo and hashes what it wrote. Both are timed; so is the factorization alone. `frames`
+factors queries, keys and their product, and proves on the model that attention is what it was.
 """
 
 import argparse
@@ -16,8 +17,10 @@ from torch.profiler import profile
 
 import oelm
 from oelm.heads.init import orthonormalize_rows
-from result import Result, parser_for, tell
+from result import Result, Target, parser_for, tell
 from side_by_side import seconds_of, take_turns
+
+_FRAMES = Target(rule="at most", number=3.0)
 
 
 def measure(options: argparse.Namespace) -> Iterator[Result]:
@@ -40,10 +43,10 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
                 for heads in projection.weight.view(4, 4, 64, 1024):
                     heads.copy_(orthonormalize_rows(heads.double()))
 
-    def treat(init: str) -> Callable[[], float]:
+    def treat(init: str, scale: str = "unit") -> Callable[[], float]:
         def visit() -> float:
             treated: list[oelm.Applied] = []
-            seconds = seconds_of(lambda: treated.append(oelm.apply(model, init=init, freeze="qk")))
+            seconds = seconds_of(lambda: treated.append(oelm.apply(model, init=init, scale=scale, freeze="qk")))
             treated[0].undo()
             return seconds
 
@@ -54,6 +57,8 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
         "factorization": lambda: seconds_of(batched),
         "orthogonalize": treat("orthogonalize"),
         "orthogonal": treat("orthogonal"),
+        "frames": treat("frames", "keep"),
+        "frames-match": treat("frames", "match"),
     }
     turns = take_turns(works, budget=options.budget)
     for name, what, note in (
@@ -63,6 +68,9 @@ def measure(options: argparse.Namespace) -> Iterator[Result]:
     ):
         what = f"time, {what} / a loop of float32 QRs"
         yield turns.result(name, "loop", question=question, what=what, note=note)
+    for name, what in (("frames", "frames"), ("frames-match", "frames, scale match")):
+        what = f"time, all of apply, {what} / orthogonalize"
+        yield turns.result(name, "orthogonalize", question=question, what=what, target=_FRAMES)
 
     layer = 2 * 1024 * 1024 * 4
     for keep_undo in (True, False):

@@ -111,7 +111,9 @@ class Applied:
             self._check_not_sharded("keep_orthonormal needs whole heads in every process: DistributedDataParallel")
         for param_slice in self.kept_orthonormal:
             lengths_H11 = self._row_lengths[param_slice.key]
-            rows_HDM = orthonormalize_rows(param_slice.copy().double())
+            rows_HDM = param_slice.copy()
+            rows_HDM = rows_HDM.cpu() if rows_HDM.device.type == "mps" else rows_HDM  # which has no float64
+            rows_HDM = orthonormalize_rows(rows_HDM.double())
             param_slice.restore_(rows_HDM * lengths_H11.to(rows_HDM))
 
     @property

@@ -73,14 +73,18 @@ def frames(query_BDM: Tensor, key_BDM: Tensor) -> Frames:
     return Frames(rows_BDM * signs_BD1, spectrum_BD, key_rows_BDM * signs_BD1)
 
 
-def carry_query_bias(bias_BD: Tensor, old_key_BDM: Tensor, new_key_BDM: Tensor) -> Tensor:
+def carry_query_bias(bias_BD: Tensor, old_key_BDM: Tensor, new_key_BDM: Tensor, *, orthogonal: bool = True) -> Tensor:
     """The bias of a query that gives the new keys the logits that it gave the old ones: `W_k'^T b' = W_k^T b`.
 
     By least squares: exact where the new rows span the old ones, as those of `orthogonalize`, `polar` and `frames` do.
+    Rows that are `orthogonal` need no inverse.
     """
-    wanted_BM1 = old_key_BDM.mT @ bias_BD[..., None]
-    inverse_BDD = torch.linalg.pinv(new_key_BDM @ new_key_BDM.mT, hermitian=True)
-    carried_BD1: Tensor = inverse_BDD @ (new_key_BDM @ wanted_BM1)
+    wanted_B1M = bias_BD[:, None] @ old_key_BDM
+    carried_BD1: Tensor = new_key_BDM @ wanted_B1M.mT
+    if orthogonal:
+        carried_BD1 /= torch.linalg.vector_norm(new_key_BDM, dim=-1, keepdim=True).square()
+    else:
+        carried_BD1 = torch.linalg.pinv(new_key_BDM @ new_key_BDM.mT, hermitian=True) @ carried_BD1
     return carried_BD1.squeeze(-1)
 
 

@@ -71,7 +71,7 @@ def _write_layer(layer: Layer, treatment: Treatment, seed: int, *, carries: bool
         else:
             new = {role: _blocks(layer[role], heads[role], old[role], treatment, seed) for role in layer}
         if carries and layer.keys() == {"q", "k"}:
-            _carry_biases(layer, heads, old, new, turns_keys=treatment.init == "frames")
+            _carry_biases(layer, heads, old, new, treatment)
         for role, projection in layer.items():
             for head, block_DM in zip(heads[role], new[role], strict=True):
                 projection.write_(head, block_DM)
@@ -150,13 +150,18 @@ def _flatten_layer(layer: Layer, treatment: Treatment) -> list[float]:
 
 
 def _carry_biases(
-    layer: Layer, heads: Mapping[Role, range], old: Mapping[Role, Tensor], new: Mapping[Role, Tensor], turns_keys: bool
+    layer: Layer,
+    heads: Mapping[Role, range],
+    old: Mapping[Role, Tensor],
+    new: Mapping[Role, Tensor],
+    treatment: Treatment,
 ) -> None:
+    is_frames = treatment.init == "frames"
     if layer["q"].has_bias:
-        each = len(heads["q"]) // len(heads["k"])
-        old_key, new_key = (keys["k"].repeat_interleave(each, dim=0) for keys in (old, new))
-        _write_biases(layer["q"], heads["q"], init.carry_query_bias(_biases(layer["q"], heads["q"]), old_key, new_key))
-    if turns_keys and layer["k"].has_bias:  # without effect on attention, but then it is what it was
+        bias_BD, orthogonal = _biases(layer["q"], heads["q"]), is_frames or treatment.blend == 1
+        carried_BD = init.carry_query_bias(bias_BD, old["k"], new["k"], orthogonal=orthogonal)
+        _write_biases(layer["q"], heads["q"], carried_BD)
+    if is_frames and layer["k"].has_bias:  # without effect on attention, but then it is what it was
         turned_BD = init.turn_bias(_biases(layer["k"], heads["k"]), old["k"], new["k"])
         _write_biases(layer["k"], heads["k"], turned_BD)
 
