@@ -297,7 +297,15 @@ def test_factors_that_other_arms_tell_apart_are_worth_a_note():
     assert (apart.places, apart.severity) == (("treated",), "note")
 
 
-@pytest.mark.parametrize("treatment", [FREEZE, {"init": "orthogonal", "scale": "match", "freeze": "none"}])
+@pytest.mark.parametrize(
+    "treatment",
+    [
+        FREEZE,
+        {"init": "orthogonal", "scale": "match", "freeze": "none"},
+        {"init": "frames", "scale": "keep", "freeze": "none"},  # a spectrum that is kept is no other scale
+        {"init": "zero", "freeze": "qk"},  # what is not there cannot be taken apart
+    ],
+)
 def test_one_factor_alone_needs_no_arm_in_between(treatment):
     assert not found(study_of(arms={"baseline": BASE, "treated": treatment}), "MANY-FACTORS")
 
@@ -330,6 +338,9 @@ def test_orthonormal_rows_against_the_usual_gaussian(width, factor):
         ({"treatment": {"init": "orthogonal", "scale": "match", "freeze": "qk"}},
          {"treatment": {"init": "gaussian", "scale": "match", "freeze": "qk"}}, {}),
         ({"treatment": {"init": "orthogonal", "scale": "match", "freeze": "qk"}}, {"treatment": FREEZE}, {}),
+        ({"treatment": {"init": "frames", "scale": "keep", "freeze": "qk"}},
+         {"treatment": {"init": "gaussian", "scale": "match", "freeze": "qk"}}, {}),
+        ({}, {"treatment": {"init": "zero", "freeze": "qk"}}, {"width": 512}),
         ({"logit_spread": 2.0}, {"logit_spread": 2.05}, {}),
         ({"head_norm": 8.0, "logit_spread": 2.0}, {"head_norm": 8.0, "logit_spread": 2.8}, {}),
         ({"head_norm": 8.0}, {"head_norm": 8.1}, {"width": 512}),
@@ -387,8 +398,9 @@ def test_a_preset_says_its_width(tmp_path):
         (True, {"init": "orthogonal", "scale": "match", "freeze": "qk"}, False),
     ],
 )
-def test_pretraining_that_one_of_two_erases(pretrained, control, fires):
-    treated = {"init": "orthogonalize", "scale": "match", "freeze": "qk"}
+@pytest.mark.parametrize("init", ["orthogonalize", "frames"])
+def test_pretraining_that_one_of_two_erases(init, pretrained, control, fires):
+    treated = {"init": init, "scale": "match", "freeze": "qk"}
     sides = [side("baseline"), side("treated", treatment=treated), side("control", treatment=control)]
     issues = [one for one in check_design(design(sides, pretrained=pretrained)) if one.code == "PRETRAINED-ERASED"]
     assert bool(issues) == fires

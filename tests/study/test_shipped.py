@@ -32,6 +32,9 @@ PRETRAINED = {
     "oelm-random": ("gaussian", 0.02, "qk"),
     "oelm-random-match": ("gaussian", "match", "qk"),
     "oelm-global": ("orthogonalize-global", "unit", "qk"),
+    "oelm-frames": ("frames", "keep", "qk"),
+    "oelm-frames-match": ("frames", "match", "qk"),
+    "no-attention": ("zero", None, "qk"),
 }
 FROM_SCRATCH = PRETRAINED | {
     "oelm-nofreeze": ("orthogonal", "unit", "none"),
@@ -247,6 +250,8 @@ def test_fair_is_fair(path):
     assert {"baseline", frozen, "oelm-nofreeze", "oelm-freeze", "oelm-random-match"} <= set(study.arms)
     if not scratch:
         assert {"oelm-freeze-match", "oelm-fresh-match"} <= set(study.arms), "scale, and pretrained subspaces"
+        assert "oelm-frames-match" in study.arms, "and which query direction goes with which key direction"
+    assert "no-attention" in study.arms, "whether the study could tell"
 
 
 def test_fair_and_published_share_task_and_size():

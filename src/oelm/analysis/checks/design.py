@@ -29,7 +29,7 @@ SURROUNDINGS = ("oelm", "commit", "python", "device", "cpu", "gpu", "threads", "
 # Sections that are one choice: who declares a part of it declares what becomes of the rest.
 _ONE_CHOICE = ("budget", "data.tokenizer")
 # Inits that keep what a pretrained head looks at: its row space.
-KEEPS_ROWS = frozenset({"keep", "orthogonalize", "orthogonalize-global", "polar"})
+KEEPS_ROWS = frozenset({"keep", "orthogonalize", "orthogonalize-global", "polar", "frames"})
 # Initial logits that differ by less than this factor are the same for our purposes.
 _SAME_SCALE = 1.05
 # Weights of one size may still see more or less of what comes in; this much is worth a note.
@@ -258,7 +258,7 @@ def _factors(design: Design) -> Iterator[Issue]:
     base = design.sides.get(design.against)
     if base is None or base.treatment is None or base.treatment.init != "keep":  # a treated baseline is another fault
         return
-    treatments = {name: side.treatment for name, side in design.sides.items() if side.treatment is not None}
+    treatments = {name: side.treatment for name, side in design.sides.items() if _has_heads(side) and side.treatment}
     kinds = {name: _changed(treatment, base.treatment) for name, treatment in treatments.items()}
     pairs = itertools.combinations(treatments.values(), 2)
     told_apart = {factor for pair in pairs if len(found := _changed(*pair)) == 1 for factor in found}
@@ -286,14 +286,24 @@ def _between(treatment: Treatment, base: Treatment, changed: frozenset[str]) -> 
 
 def _changed(treatment: Treatment, base: Treatment) -> frozenset[str]:
     changed = {name for name in ("init", "freeze") if getattr(treatment, name) != getattr(base, name)}
-    if (treatment.scale or "match") != (base.scale or "match"):  # weights that are kept keep their scale
+    if _scale(treatment) != _scale(base):
         changed.add("scale")
     return frozenset(changed)
 
 
+def _scale(treatment: Treatment) -> str | float:
+    """Weights that are kept keep their scale, and so does a spectrum."""
+    return "match" if treatment.scale in (None, "keep") else treatment.scale
+
+
+def _has_heads(side: Side) -> bool:
+    """Without queries and keys there is nothing to tell apart: that is the control of the study, not of an arm."""
+    return side.treatment is not None and side.treatment.init != "zero"
+
+
 def _controls(design: Design) -> Iterator[tuple[Side, Side]]:
     """(treated, control): arms that differ in how Q/K are made and agree in what is frozen and where."""
-    treated = [side for side in design.sides.values() if side.treatment is not None and side.name != design.against]
+    treated = [side for side in design.sides.values() if _has_heads(side) and side.name != design.against]
     for one, other in itertools.combinations(treated, 2):
         assert one.treatment is not None
         assert other.treatment is not None
@@ -324,9 +334,8 @@ def _scales(design: Design) -> Iterator[Issue]:
         at: dict[str, Any] = {"where": f"{treated.name} / {control.name}", "arms": (treated.name, control.name)}
         names: dict[str, Any] = {"treated": treated.name, "control": control.name}
         if factor is None:
-            scale, other = treated.treatment.scale, control.treatment.scale
-            if scale != (other or "match"):
-                what = f"{scale} | {other or 'keep'}"
+            if _scale(treated.treatment) != _scale(control.treatment):
+                what = f"{treated.treatment.scale} | {control.treatment.scale or 'keep'}"
                 yield issue(
                     "SCALE-CONFOUND", **at, severity="warn" if compared else "note", key="scale-unknown", what=what
                 )
@@ -351,7 +360,7 @@ def _scale_factor(one: Side, other: Side, design: Design) -> float | None:
     lengths = [_row_length(treatment, design.width) for treatment in (one.treatment, other.treatment)]
     if None not in lengths:
         return _squared(lengths[0] / lengths[1])  # type: ignore[operator]
-    if one.treatment.scale == "match" and other.treatment.scale in ("match", None):
+    if _scale(one.treatment) == _scale(other.treatment) == "match":
         return 1.0
     return _measured_factor(one, other)
 
