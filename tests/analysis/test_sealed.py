@@ -159,6 +159,10 @@ def test_the_state_of_the_cells_is_asked_of_the_plan(partial, complete, tmp_path
     damaged = shutil.copytree(complete, tmp_path / "damaged")
     (damaged / LAST.folder / "record.json").write_text("{")
     assert says_of(damaged) == ("", {False})
+    for within in ("baseline", "baseline/seed-0"):  # a part of the study does not know less than the whole
+        assert says_of(partial / within) == (SAYS, {True})
+        assert says_of(complete / within) == ("", {False})
+        assert says_of(damaged / within) == ("", {False})
     for one in (partial, complete):
         shutil.copytree(one, tmp_path / "two" / one.parent.name)
     assert says_of(tmp_path / "two")[0] == f"{partial.parent.name}: {SAYS}"

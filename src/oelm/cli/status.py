@@ -16,8 +16,8 @@ from oelm.cli.options import JsonOption, TrustOption, trust_if
 from oelm.errors import OelmError
 from oelm.format import format_columns, format_duration
 from oelm.message import Message
-from oelm.runs.layout import FINISHED, RECORD, RUNS, STUDY, find_study_folders
-from oelm.runs.status import CellStatus
+from oelm.runs.layout import FINISHED, RECORD, RUNS, STUDY, find_cell_folders, find_cells_by_study
+from oelm.runs.status import CellStatus, read_status
 
 _SECONDS = 3.0  # between two looks
 _PATIENCE = 60.0  # seconds without anything that runs
@@ -80,22 +80,30 @@ def _quiet(rows: list[CellStatus], before: float) -> float:
 
 
 def _missing(runs: Path, rows: list[CellStatus]) -> dict[str, int]:
-    """How many planned cells every study waits for, as its report says: what ran elsewhere is not here yet."""
+    """How many planned cells every study waits for, as its report says: what ran elsewhere is not here yet.
+
+    Of a study that lies above the folder, all cells count, not only those that are asked for.
+    """
     from oelm.analysis.tuning import missing_cells, read_best_point
     from oelm.runs.lock import locked_study, read_lock
     from oelm.study.load import load_study
 
     found: dict[str, int] = {}
-    damaged = {(row.study, row.cell) for row in rows if row.state == "damaged"}
-    for folder in find_study_folders(runs):
+    asked = {(row.study, row.cell): row.state for row in rows}
+    for folder, cells in find_cells_by_study(runs).items():
+        is_above = not folder.absolute().is_relative_to(runs.absolute())
         try:
             lock = read_lock(folder, None)
             study = locked_study(lock) if lock is not None else load_study(folder / STUDY, skip_plugins=True)
         except OelmError:  # said where its cells are listed
             continue
-        broken = {cell for name, cell in damaged if name == folder.name}
-        cells = {row.cell for row in rows if row.study == folder.name and row.cell not in broken}
-        there = {cell for cell in cells if (folder / cell / RECORD).exists()}
+        states = {
+            name: asked.get((folder.name, name)) or read_status(cell, study=folder.name, cell=name).state
+            for cell in (find_cell_folders(folder) if is_above else cells)
+            for name in [cell.relative_to(folder).as_posix()]
+        }
+        broken = {cell for cell, state in states.items() if state == "damaged"}
+        there = {cell for cell in states.keys() - broken if (folder / cell / RECORD).exists()}
         best = partial(read_best_point, study, folder=folder)
         number = len(missing_cells(study, there, broken, best))
         found[folder.name] = found.get(folder.name, 0) + number  # two runs of one study have its name
