@@ -47,7 +47,7 @@ def chunks_at_once(texts):
         chunks.append("")
         for line in document.splitlines(keepends=True):
             chunks[-1] += line
-            if len(chunks[-1]) >= documents._CHUNK:
+            if len(chunks[-1]) >= documents.PIECE_CHARACTERS:
                 chunks.append("")
     return [chunk for chunk in chunks if chunk]
 
@@ -56,7 +56,7 @@ def chunks_at_once(texts):
 @given(st.lists(st.sampled_from(PIECES), max_size=60), st.integers(1, 9), st.integers(1, 12))
 def test_in_parts_the_documents_and_chunks_are_the_same(tmp_path, monkeypatch, pieces, block, chunk):
     monkeypatch.setattr(documents, "_BLOCK", block)
-    monkeypatch.setattr(documents, "_CHUNK", chunk)
+    monkeypatch.setattr(documents, "PIECE_CHARACTERS", chunk)
     file = tmp_path / "text.txt"
     file.write_bytes("".join(pieces).encode())
     source = find_source(TEXT, str(file))

@@ -245,6 +245,21 @@ def test_a_limit_of_documents(tmp_path):
     path = write(tmp_path / "d", train={"text": NEWS}, validation={"text": [words(20, seed=100)]})
     kept = [text for role, text in divided("tinystories", path, 10, limit=12).documents() if role == "train"]
     assert len(kept) == 12
+    with pytest.raises(DataError, match=r"only 50 training documents"):
+        divided("tinystories", path, 10, limit=51).division  # noqa: B018
+
+
+def test_a_limit_of_few_documents_counts_pieces_and_says_so(tmp_path):
+    """As what is held out does: of three documents nobody could hold out ten."""
+    long = ["\n".join(words(20, seed=100 * number + line) for line in range(200)) for number in range(3)]
+    path = write(tmp_path / "d", train={"text": long}, validation={"text": [words(20, seed=1)]})
+    pieces = [text for role, text in divided("tinystories", path, 3, limit=5).documents() if role == "train"]
+    assert len(pieces) == 5
+    says = r"training pieces of about 2,000 characters \(of fewer than 20 documents\)"
+    with pytest.raises(DataError, match=rf"(?s)only \d+ {says}.*recipe\.data\.limit"):
+        divided("tinystories", path, 3, limit=10_000).division  # noqa: B018
+    with pytest.raises(DataError, match=rf"(?s)cannot hold out 900 of \d+ {says}.*recipe\.data\.validation"):
+        divided("tinystories", path, 900).division  # noqa: B018
 
 
 def test_validation_as_another_file_of_the_training_rows(tmp_path):

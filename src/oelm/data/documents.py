@@ -12,7 +12,7 @@ from oelm.data.tables import explain_encoding, stream_rows
 from oelm.errors import DataError
 
 END_OF_TEXT = "<|endoftext|>"
-_CHUNK = 2000  # characters: few long documents are split into chunks, so that some can be held out
+PIECE_CHARACTERS = 2000  # characters: few long documents are split into chunks, so that some can be held out
 _BLOCK = 2**20  # bytes or characters of a text at a time
 _ROWS = 1000  # converted to strings at a time
 
@@ -66,7 +66,7 @@ def _number_chunks(document: Iterable[str]) -> Iterator[tuple[int, str]]:
         if not ends:
             yield number, text
             length, text = length + len(text), ""
-        elif length + len(text) >= _CHUNK:
+        elif length + len(text) >= PIECE_CHARACTERS:
             yield number, text
             number, length, text = number + 1, 0, ""
     if text:

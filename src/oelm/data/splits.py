@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oelm.data.chunking import TextChunker
-from oelm.data.documents import chunk_documents, read_documents
+from oelm.data.documents import PIECE_CHARACTERS, chunk_documents, read_documents
 from oelm.data.overlap import Matches, TextIndex, TextOrPair, sentences_of
 from oelm.data.sources import Source
 from oelm.data.tables import has_labels, read_rows
@@ -106,9 +106,18 @@ class SplitReader:
     def _limited(self, division: Division, limit: int) -> Division:
         rows = np.flatnonzero(division.trained_on)
         if limit > len(rows):
-            raise DataError(f"there are only {len(rows)} training examples", where="recipe.data.limit")
+            raise DataError(f"there are only {len(rows)} {self._counted}", where="recipe.data.limit")
         order = np.random.default_rng(seed_for(0, "limit", self.task.name)).permutation(rows)
         return replace(division, dropped=division.dropped | _mask(len(division.dropped), order[limit:]))
+
+    @property
+    def _counted(self) -> str:
+        """What `limit` and `validation` are numbers of."""
+        if self.task.kind != "language-modeling":
+            return "training examples"
+        if not self._has_few("train"):
+            return "training documents"
+        return f"training pieces of about {PIECE_CHARACTERS:,} characters (of fewer than {_FEW} documents)"
 
     @property
     def _holds_out(self) -> bool:
@@ -140,7 +149,7 @@ class SplitReader:
             held["validation"] = others[: self.num_validation]
         if total * 2 > len(order) or sum(map(len, held.values())) < total or (self.holds_out_test and not test):
             raise DataError(
-                f"cannot hold out {total} of {len(order)} training examples",
+                f"cannot hold out {total} of {len(order)} {self._counted}",
                 why="at most half of them can be held out, and one in ten for the test; the copies of a text, or the "
                 "rows of a group, only together",
                 where="recipe.data.validation",

@@ -55,13 +55,13 @@ class DataConfig(ForbidExtra):
     max_length: Annotated[int, Ge(2)] = 128
     """Tokens: longer examples are cut; text for language modeling comes in windows of this length."""
     validation: _Positive | None = None
-    """Training examples (documents) held out to choose checkpoints and settings on; where the task has a split for
-    that, it may be left out."""
+    """Training examples held out to choose checkpoints and settings on; where the task has a split for that, it may be
+    left out. Of text: documents, or, of fewer than 20, pieces of about 2,000 characters."""
     overlap: Literal["drop", "keep"] = "drop"
     """Training examples that are also in the validation or test split, or nearly: dropped, or kept as published."""
     limit: _Positive | None = None
-    """Training examples (documents) to train on, the same ones for every arm and seed; the simple baseline learns from
-    them too. Left out, all."""
+    """Training examples to train on, counted as for `validation`, the same ones for every arm and seed; the simple
+    baseline learns from them too. Left out, all."""
     group: str | None = None
     """A column, such as the document of a sentence: examples with the same value in it are held out together."""
     pair_separator: str | None = None
