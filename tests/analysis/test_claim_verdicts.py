@@ -18,6 +18,7 @@ from oelm.claims.counting import count_arm
 from oelm.claims.judge import judge_claim
 from oelm.claims.load import ledger_from_dict, load_ledger, shipped_ledgers
 from oelm.cli.claims import claims_app
+from oelm.cli.main import app
 from oelm.heads.count import freezing_savings
 from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM, OelmGPTForSequenceClassification
 from oelm.runs.lock import lock_study
@@ -58,7 +59,7 @@ def plain_test(name, number=0, **changes):
 
 
 def verdict(claim, *results):
-    return judge_claim(claim, {one.study.name: one for one in results}).verdict
+    return judge_claim(claim, results).verdict
 
 
 # -- by counting ---------------------------------------------------------------------------------------------------
@@ -177,6 +178,21 @@ def test_the_commands_read_the_records(tmp_path):
     assert data["verdict"]["scale"]["en"] == "MiniLM-L6, SST-2, CPU"
     small = data["tests"][1]
     assert small["low"] < small["value"] < small["high"] < small["margin"] < 0
+
+
+def test_of_two_runs_of_a_study_neither_decides(tmp_path, ledger):
+    """Whichever were taken, the first or the last, who has both could choose the verdict."""
+    good, bad = (runs_of(tmp_path / name, "minilm-sst2", treated=treated) for name, treated in (("1", 0.9), ("2", 0.8)))
+    assert [verdict(ledger.claims["C1"], one).status for one in (good, bad)] == ["supported", "refuted"]
+    for order in ((good, bad), (bad, good)):
+        found = verdict(ledger.claims["C1"], *order)
+        assert str(found.message) == "inconclusive: several runs of minilm-sst2"
+        assert f"nothing says which of them counts: show one of {order[0].folder}" in str(found.tests[1].message)
+    assert verdict(ledger.claims["C1"], good, good).status == "supported", "one run, named twice, is one"
+    says = "several runs of minilm-sst2"
+    assert says in CliRunner().invoke(claims_app, [str(tmp_path)]).output
+    report = CliRunner().invoke(app, ["report", str(tmp_path / "1"), str(tmp_path / "2"), "--format", "md"])
+    assert "is there twice" in str(report.exception), "and one report over both there is not"
 
 
 def test_scales_that_disagree_are_both_named(tmp_path, ledger):

@@ -1,16 +1,16 @@
 """Decide claims: every test of a claim by counting or by our own records, and the verdict that they give together.
 
 The first test that decides gives the verdict, with its scale; a study that was not run as it is shipped is another
-test, and decides nothing. Tests that can decide a claim are one family: they share
-the 5 % (Holm), also those that were not run. A second stage of a study is another look at it, and shares them too. A
-count is exact, and needs neither records nor a correction.
+test, and decides nothing; nor do two runs of one study, as nothing says which of them counts. Tests that can decide a
+claim are one family: they share the 5 % (Holm), also those that were not run. A second stage of a study is another look
+at it, and shares them too. A count is exact, and needs neither records nor a correction.
 
 `out of reach here` is a test without records that needs more than a CPU and what comes with oelm; and a claim of which
 all tests are. It is not asked what this machine has: the same records give the same page everywhere.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
@@ -59,8 +59,8 @@ class ClaimVerdict:
         return self.decided_by.test.scale if self.decided_by is not None else None
 
 
-def decide_claim(claim: Claim, results: Mapping[str, Results]) -> ClaimVerdict:
-    """The verdict on a claim from the records of studies, by their names."""
+def decide_claim(claim: Claim, results: Sequence[Results]) -> ClaimVerdict:
+    """The verdict on a claim from the records of studies."""
     judged = _judge_tests(claim, results)
     deciding = [one for one in judged if one.test.decides]
     decided = [one for one in deciding if one.status in _DECIDED]
@@ -84,6 +84,9 @@ def _verdict_message(status: ClaimStatus, deciding: list[JudgedTest]) -> Message
     if status not in _DECIDED:
         if any(one.value is not None for one in deciding):
             return word
+        several = next((one.message.values["study"] for one in deciding if one.message.key == "claim-several"), None)
+        if several is not None:
+            return Message("claim-verdict-several", status=word, study=several)
         part = next((one.message.values["studies"] for one in deciding if one.message.key == "claim-part"), None)
         if part is not None:
             return Message("claim-verdict-part", status=word, studies=part)
@@ -100,7 +103,7 @@ def _word(status: ClaimStatus) -> Message:
     return Message(f"claim-{status.replace(' ', '-')}")
 
 
-def _judge_tests(claim: Claim, results: Mapping[str, Results]) -> tuple[JudgedTest, ...]:
+def _judge_tests(claim: Claim, results: Sequence[Results]) -> tuple[JudgedTest, ...]:
     """In the order of the ledger: what can be counted, what no study asks, and by records the rest."""
     judged: dict[int, JudgedTest] = {}
     found: dict[int, _Measured] = {}
@@ -167,16 +170,20 @@ class _Measured:
     judged: JudgedHypothesis
     missing: tuple[str, ...] = ()
     """Studies without records of its arms."""
+    several: tuple[Results, ...] = ()
+    """Runs of one study: whoever chose between them could choose the verdict."""
     combined: Combined | None = None
     changed: tuple[str, ...] = ()
     """Where a study that was run departs from the shipped one: then it decides nothing."""
 
 
-def _measure(test: ClaimTest, results: Mapping[str, Results]) -> _Measured:
-    missing = tuple(study for study in test.studies if not _has_arms(results.get(study), test.estimand))
-    if missing:
-        return _Measured(test=test, judged=_blank(test.hypothesis), missing=missing)
-    there = [results[study] for study in test.studies]
+def _measure(test: ClaimTest, results: Sequence[Results]) -> _Measured:
+    runs = {study: _runs_of(study, results, test.estimand) for study in test.studies}
+    missing = tuple(study for study, found in runs.items() if not found)
+    several = next((tuple(found) for found in runs.values() if len(found) > 1), ())
+    if missing or several:
+        return _Measured(test=test, judged=_blank(test.hypothesis), missing=missing, several=several)
+    there = [only for (only,) in runs.values()]
     changed = tuple(change for one in there for change in _changes(one.planned, arms_of(test.estimand)))
     looks = 1 + sum(bool(one.planned.second_stage) for one in there)
     combined = _combine(there, test) if test.combine is not None else None
@@ -201,10 +208,14 @@ def _of_several(combined: Combined, test: ClaimTest) -> JudgedHypothesis:
     )
 
 
-def _has_arms(results: Results | None, estimand: Estimand) -> bool:
+def _runs_of(study: str, results: Sequence[Results], estimand: Estimand) -> list[Results]:
+    """The runs of a study that have the arms, each once."""
+    found = {one.folder.resolve(): one for one in results if one.study.name == study and _has_arms(one, estimand)}
+    return list(found.values())
+
+
+def _has_arms(results: Results, estimand: Estimand) -> bool:
     """Whether there is a record of each arm, or the bench has timed them."""
-    if results is None:
-        return False
     arms = set(arms_of(estimand))
     timed = results.bench.arms if results.bench is not None and estimand.metric == "step_seconds" else ()
     return arms <= set(results.arms) or arms <= set(timed)
@@ -234,6 +245,10 @@ def _blank(hypothesis: Hypothesis) -> JudgedHypothesis:
 
 def _judged_test(found: _Measured, judged: JudgedHypothesis) -> JudgedTest:
     test = found.test
+    if found.several:
+        folders = tuple(verbatim(str(one.folder)) for one in found.several)
+        message = Message("claim-several", study=found.several[0].study.name, folders=folders)
+        return JudgedTest(test=test, status="inconclusive", message=message)
     if found.missing:
         return _not_run(test, found.missing)
     # What a check blocks decides nothing, and its sentence says which check it was.

@@ -1,6 +1,6 @@
 """Judge claims: which checks fire on them, what intervals their numbers give, and the verdict of their tests."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -64,10 +64,10 @@ class JudgedClaim:
         return list(dict.fromkeys(found.code for found in self.issues))
 
 
-def judge_claim(claim: Claim, results: Mapping[str, Results] | None = None) -> JudgedClaim:
+def judge_claim(claim: Claim, results: Sequence[Results] = ()) -> JudgedClaim:
     """A claim with the checks that fire on it, the intervals its numbers give, and the verdict of its tests.
 
-    `results` are those of studies, by their names.
+    `results` are those of studies. Of two runs of one study neither decides.
     """
     issues = check_design(claimed_design(claim))
     for name, table in claim.results.items():
@@ -86,7 +86,7 @@ def judge_claim(claim: Claim, results: Mapping[str, Results] | None = None) -> J
         claim=claim,
         issues=tuple(by_severity(issues)),
         paired=tuple(_paired(claim)),
-        verdict=decide_claim(claim, results or {}),
+        verdict=decide_claim(claim, results),
     )
 
 

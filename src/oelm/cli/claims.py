@@ -100,24 +100,20 @@ def _judge(ledger: str, runs: Path | None, names: list[str] | None = None) -> tu
     return asked, {name: judge_claim(claim, results) for name, claim in asked.claims.items()}
 
 
-def _results(ledger: Ledger, runs: Path | None) -> dict[str, Results]:
-    """Of the studies that test a claim, by their names, which are those of their folders."""
+def _results(ledger: Ledger, runs: Path | None) -> list[Results]:
+    """Of the studies that test a claim: their names are those of their folders."""
     if runs is None and not RUNS.is_dir():
-        return {}
+        return []
     wanted = {study for claim in ledger.claims.values() for test in claim.tests for study in test.studies}
     try:
         folders = find_started_studies(runs or RUNS)
     except OelmError:
         if runs is not None:
             raise
-        return {}  # nobody asked for these
-    found: dict[str, Results] = {}
-    for folder in folders:
-        name = folder.resolve().name
-        results = _read(folder, name) if name in wanted and name not in found else None
-        if results is not None:
-            found[name] = results
-    return found
+        return []  # nobody asked for these
+    named = ((folder, folder.resolve().name) for folder in folders)
+    found = [_read(folder, name) for folder, name in named if name in wanted]
+    return [results for results in found if results is not None]
 
 
 def _read(folder: Path, name: str) -> Results | None:

@@ -11,15 +11,15 @@ from oelm.text.messages import join_texts, say, translate
 
 
 def claims_section(studies: Sequence[Results], ledger: Ledger) -> list[Block]:
-    there = {results.study.name: results for results in studies}
+    there = {results.study.name for results in studies}
     columns = text_columns("claim", "said", "checks", "hypothesis-status")
     own: list[TableRow] = []
     rest: list[TableRow] = []
     for name, claim in ledger.claims.items():
-        judged = judge_claim(claim, there)
+        judged = judge_claim(claim, studies)
         codes = ", ".join(judged.codes) if judged.codes else say("claims-clean")
         row = make_row(name, claim.claim, codes, _verdict(judged))
-        (rest if all(there.keys().isdisjoint(test.studies) for test in claim.tests) else own).append(row)
+        (rest if all(there.isdisjoint(test.studies) for test in claim.tests) else own).append(row)
     blocks: list[Block] = [Prose(text=say("claims-how"))]
     blocks.append(make_table(columns, own) if own else Prose(text=say("claims-none-here")))
     if rest:
