@@ -738,7 +738,11 @@ def _hypothesis(folder, hypothesis, blocked):
         if not as_log or all(0 < value < math.inf for value in at_worst):
             counted = over_seeds([math.log(value) for value in at_worst] if as_log else at_worst)
         counted = Chance(counted.mean, counted.seeds, chance.examples)
-        tested = BothWays(chance, counted, failures_add_to(folder, both, metric))
+        adds = failures_add_to(folder, both, metric)
+        if adds is None and len(both) == 2:  # of the other arm, the other way round
+            turned = failures_add_to(folder, both[::-1], metric)
+            adds = {"above": "below", "below": "above", None: None}[turned]
+        tested = BothWays(chance, counted, adds)
         p["supported"], p["refuted"] = _rule(hypothesis, tested, ratio, as_log)
     if any(one.not_run for one in both):
         p["supported"] = p["refuted"] = 1.0

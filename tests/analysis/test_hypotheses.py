@@ -229,6 +229,37 @@ def test_no_hypothesis_rests_on_survivors(tmp_path, rules, arm):
         assert "失败" in translate(one.message).zh
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (hypothesis(DIFFERENCE, "below", -0.05),
+         hypothesis("accuracy(baseline) - accuracy(oelm-freeze)", "above", 0.05)),
+        (hypothesis("perplexity(oelm-freeze) / perplexity(baseline)", "above", 1.1),
+         hypothesis("perplexity(baseline) / perplexity(oelm-freeze)", "below", 1 / 1.1)),
+    ],
+)  # fmt: skip
+def test_failures_of_the_arm_that_loses_add_to_it_whichever_is_named_first(tmp_path, first, second):
+    """One statement in two forms has one status; failures of the baseline still speak for nobody."""
+    rules = {"first": first, "second": second}
+    is_text = "perplexity" in first["estimand"]
+    study = text_study_of(hypotheses=rules) if is_text else study_of(hypotheses=rules)
+
+    def judged(arm):
+        change = without(arm, 2, status="diverged")
+        if is_text:
+            perplexity = {"baseline": 10.0, "oelm-freeze": 13.0}
+            runs = make_text_runs(tmp_path / arm, study, perplexity=perplexity, change=change)
+        else:
+            accuracy = {"baseline": 0.9, "oelm-freeze": 0.7}
+            runs = make_runs(tmp_path / arm, study, accuracy=accuracy, change=change, **SMALL)
+        return load(runs).hypotheses
+
+    for one in judged("oelm-freeze"):
+        assert (one.status, one.n) == ("supported", 4)
+        assert str(one).endswith("failures could only add to it")
+    assert [one.status for one in judged("baseline")] == ["inconclusive", "inconclusive"]
+
+
 def test_before_all_seeds_are_there_nothing_is_supported(tmp_path):
     accuracy = {"baseline": 0.8, "oelm-freeze": 0.95}
     study = study_of(hypotheses=RULES)

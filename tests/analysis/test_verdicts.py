@@ -426,7 +426,7 @@ def test_failures_of_the_arm_that_loses_do_not_save_it(tmp_path, how):
     assert not one.deciding.contains(0)
     assert "2 of 5 seeds of oelm-freeze failed (seed 1, 3: " in str(one)
     assert str(one).endswith("failures could only add to it")
-    assert "失败只会使其更差" in translate(one.message).zh
+    assert "失败只会使这一结论更明显" in translate(one.message).zh
     assert results.compare("baseline", against="oelm-freeze").verdict == "inconclusive", (
         "better comes from no survivors"
     )

@@ -49,7 +49,7 @@ class MeasuredEstimand:
     with_failures: Estimate | None = None
     """With every failure at the worst value, if there is one."""
     pull: int = 0
-    """Where failures move it, if only its first arm has any: -1 down, 1 up."""
+    """Where failures move it, if only one arm has any: -1 down, 1 up."""
     lacks: tuple[str, ...] = ()
     """What is damaged and would have been used, by name."""
     timed: bool = False

@@ -303,15 +303,14 @@ def worst_value(results: Results, metric: str, seeds: Collection[int]) -> float:
 
 
 def pull_of(results: Results, outcomes: Sequence[SeedOutcomes], metric: str) -> int:
-    """Where failures move a value, or the difference of an arm to another, if it is the arm alone that has any: -1 down
-    or 1 up, to what is worse. 0 if not; of the baseline, over which nothing may gain by its failures; and of trials,
-    which may lack a number without being worse."""
-    arm, *others = outcomes
-    if not arm.failed or any(other.failed for other in others):
+    """Where failures move a value, or what one arm is to another, if one of them alone has any: -1 down or 1 up, to
+    what is worse for it. 0 if not; of the baseline, over which nothing may gain by its failures; and of trials, which may
+    lack a number without being worse."""
+    failing = [one for one in outcomes if one.failed]
+    if len(failing) != 1 or failing[0].arm == results.study.compare.baseline or find_metric(metric).kind == "tuning":
         return 0
-    if arm.arm == results.study.compare.baseline or find_metric(metric).kind == "tuning":
-        return 0
-    return -1 if is_higher_better(metric) else 1
+    down = is_higher_better(metric) == (failing[0] is outcomes[0])
+    return -1 if down else 1
 
 
 def find_collapsed(results: Results) -> dict[Cell, Message]:

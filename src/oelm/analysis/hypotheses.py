@@ -66,7 +66,7 @@ class JudgedHypothesis:
     worst: float | None = None
     """What a failure counts as, if there is one."""
     pull: int = 0
-    """Where failures move the estimand, if only its first arm has any: -1 down, 1 up."""
+    """Where failures move the estimand, if only one arm has any: -1 down, 1 up."""
     num_undefined: int = 0
     """Seeds in which a value is 0 or below."""
     survivors: HypothesisStatus = "inconclusive"

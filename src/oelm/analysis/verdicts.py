@@ -386,7 +386,7 @@ def compare_arms(
         outcomes=outcomes,
         worst=worst,
         with_failures=_with_failures(outcomes, worst, estimate) if worst is not None else None,
-        pull=pull_of(results, outcomes, metric),
+        pull=pull_of(results, outcomes, metric) if outcomes[0].failed else 0,  # nobody is better by who failed
         exploratory=exploratory,
         issues=issues_of(results, arm, against, metric),
         lacks=results.lacking((arm, against), metric),
