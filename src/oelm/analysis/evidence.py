@@ -304,8 +304,8 @@ def worst_value(results: Results, metric: str, seeds: Collection[int]) -> float:
 
 def pull_of(results: Results, outcomes: Sequence[SeedOutcomes], metric: str) -> int:
     """Where failures move a value, or what one arm is to another, if one of them alone has any: -1 down or 1 up, to
-    what is worse for it. 0 if not; of the baseline, over which nothing may gain by its failures; and of trials, which may
-    lack a number without being worse."""
+    what is worse for it. 0 if not; of the baseline, over which nothing may gain by its failures; and of trials, which
+    may lack a number without being worse."""
     failing = [one for one in outcomes if one.failed]
     if len(failing) != 1 or failing[0].arm == results.study.compare.baseline or find_metric(metric).kind == "tuning":
         return 0
