@@ -143,7 +143,7 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
         [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert ("freeze-only" if name == "reading" else "audit passed") in done.stdout
+    assert ("oelm-frames" if name == "reading" else "audit passed") in done.stdout
     assert sorted(tmp_path.rglob("*")) == before, "an example leaves nothing behind"
 
 

@@ -297,9 +297,20 @@ def test_factors_that_other_arms_tell_apart_are_worth_a_note():
     assert (apart.places, apart.severity) == (("treated",), "note")
 
 
-@pytest.mark.parametrize("treatment", [FREEZE, {"init": "orthogonal", "scale": "match", "freeze": "none"}])
+FRAMES = {"init": "frames", "scale": "keep", "freeze": "qk"}  # frozen, and to attention what was there
+
+
+@pytest.mark.parametrize("treatment", [FREEZE, FRAMES, {"init": "orthogonal", "scale": "match", "freeze": "none"}])
 def test_one_factor_alone_needs_no_arm_in_between(treatment):
     assert not found(study_of(arms={"baseline": BASE, "treated": treatment}), "MANY-FACTORS")
+
+
+def test_frozen_frames_tell_freezing_from_the_rest():
+    arms = {"baseline": BASE, "treated": {"init": "orthogonalize", "scale": "unit", "freeze": "qk"}}
+    assert found(study_of(arms=arms), "MANY-FACTORS")
+    assert not found(study_of(arms={**arms, "frames": FRAMES}), "MANY-FACTORS")
+    flat = {**FRAMES, "scale": "match"}
+    assert found(study_of(arms={**arms, "frames": flat}), "MANY-FACTORS"), "another spectrum is another attention"
 
 
 def scales(treated, control, **parts):

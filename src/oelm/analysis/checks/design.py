@@ -284,11 +284,18 @@ def _between(treatment: Treatment, base: Treatment, changed: frozenset[str]) -> 
     return f"{{init: {init}, {'' if scale is None else f'scale: {scale}, '}freeze: {freeze}}}"
 
 
-def _changed(treatment: Treatment, base: Treatment) -> frozenset[str]:
+def _changed(one: Treatment, other: Treatment) -> frozenset[str]:
+    treatment, base = _as_attention_sees(one), _as_attention_sees(other)
     changed = {name for name in ("init", "freeze") if getattr(treatment, name) != getattr(base, name)}
     if (treatment.scale or "match") != (base.scale or "match"):  # weights that are kept keep their scale
         changed.add("scale")
     return frozenset(changed)
+
+
+def _as_attention_sees(treatment: Treatment) -> Treatment:
+    """Frozen frames with their own spectrum are the weights that were there, in other coordinates."""
+    is_same = treatment.init == "frames" and treatment.scale == "keep" and treatment.freeze == "qk"
+    return replace(treatment, init="keep", scale=None) if is_same else treatment
 
 
 def _controls(design: Design) -> Iterator[tuple[Side, Side]]:
