@@ -32,6 +32,9 @@ PRETRAINED = {
     "oelm-random": ("gaussian", 0.02, "qk"),
     "oelm-random-match": ("gaussian", "match", "qk"),
     "oelm-global": ("orthogonalize-global", "unit", "qk"),
+    "oelm-frames": ("frames", "keep", "qk"),
+    "oelm-frames-match": ("frames", "match", "qk"),
+    "no-attention": ("zero", None, "qk"),
 }
 FROM_SCRATCH = PRETRAINED | {
     "oelm-nofreeze": ("orthogonal", "unit", "none"),
