@@ -10,7 +10,7 @@ from typing import Literal
 from oelm.analysis.design import alpha_of, count_tests, without_power
 from oelm.analysis.tuning import read_best_point
 from oelm.errors import OelmError, StudyError, require
-from oelm.format import format_columns, format_duration
+from oelm.format import format_columns, format_duration, format_percent
 from oelm.runs.layout import FINISHED, RUNS, Status
 from oelm.runs.lock import Lock, LockChanges, find_changes, make_lock, read_lock
 from oelm.runs.status import read_state, read_status
@@ -246,7 +246,7 @@ def _sizes(estimate: CostEstimate | None, arm: str) -> tuple[str, str, str]:
     if estimate is None:
         return "?", "?", "?"
     trained = estimate.trainable[arm]
-    return f"{trained:,}", f"{100 * trained / estimate.total:.2f} %", f"{estimate.stored[arm] / 2**20:,.1f} MiB"
+    return f"{trained:,}", format_percent(trained / estimate.total), f"{estimate.stored[arm] / 2**20:,.1f} MiB"
 
 
 def _format_lock(plan: Plan) -> list[str]:

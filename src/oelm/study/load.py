@@ -177,7 +177,7 @@ def _arms(raw: Any, recipe: Recipe | None, problems: Problems) -> dict[str, Arm]
 
 def _check_trained(arm: Arm, at: str, problems: Problems) -> None:
     """Refuse what says two things about the same weights."""
-    if arm.adapter is None and arm.trains == "all":
+    if not arm.freezes_backbone:
         return
     if arm.adapter is not None and arm.trains != "all":
         problems.add(f"{at}.trains", "does not go with an adapter, which is trained instead of the model itself")

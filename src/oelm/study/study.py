@@ -31,6 +31,10 @@ class Arm:
         adapter = f", adapter {self.adapter}" if self.adapter is not None else ""
         return f"{self.treatment}{adapter}" + (f", trains {self.trains}" if self.trains != "all" else "")
 
+    @property
+    def freezes_backbone(self) -> bool:
+        return self.adapter is not None or self.trains != "all"
+
     def trains_like(self, other: Self) -> bool:
         """Whether both have the same adapter, or train the same part of the model."""
         return (self.adapter, self.trains) == (other.adapter, other.trains)
