@@ -233,6 +233,30 @@ def test_an_adapter_is_drawn_from_its_own_stream():
     assert not torch.equal(drawn[0][name], drawn[2][name])
 
 
+TEXT_MODELS = [family.name for family in FAMILIES if family.name not in ("vit", "clip-text", "torch-encoder")]
+
+
+@pytest.mark.parametrize("name", TEXT_MODELS)
+@pytest.mark.parametrize("part", ["lora", "norms"])
+def test_what_is_frozen_stays_so_bit_by_bit_in_every_family(name, part):
+    plain = next(family for family in FAMILIES if family.name == name).model()
+    task = SST2 if "Classification" in type(plain).__name__ else task_named("text")
+    adapter = {"kind": "lora", "r": 2, "target_modules": "all-linear"} if part == "lora" else {}
+    family, model = adapted(name, trains="all" if adapter else part, task=task, **adapter)
+    applied = oelm.apply(model, init="orthogonal", freeze="qk", seed=0)
+    frozen = {name: parameter for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert len(applied.other_hashes) > 0
+    applied.frozen_by_design = frozenset(frozen)
+    was = {name: parameter.clone() for name, parameter in frozen.items()}
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
+    for _ in range(2):
+        family.loss(model.train()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    applied.audit(optimizer=optimizer).check()
+    assert all(torch.equal(parameter, was[name]) for name, parameter in frozen.items())
+
+
 def test_a_moved_weight_below_an_adapter_is_found():
     _, model = adapted("bert", kind="lora", r=2, target_modules=QV)
     applied = oelm.apply(model, init="orthogonalize", freeze="qk")

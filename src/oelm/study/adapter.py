@@ -38,7 +38,8 @@ class Adapter:
         return {"kind": self.kind, **self.options}
 
     def __str__(self) -> str:
-        options = ", ".join(f"{name} {value}" for name, value in self.options.items())
+        shown = {name: " ".join(map(str, v)) if isinstance(v, list) else v for name, v in self.options.items()}
+        options = ", ".join(f"{name} {value}" for name, value in shown.items())
         return f"{self.kind} ({options})" if options else self.kind
 
 

@@ -28,8 +28,10 @@ class Arm:
     @property
     def method(self) -> str:
         """Treatment, adapter and what is trained, in words."""
-        adapter = f", adapter {self.adapter}" if self.adapter is not None else ""
-        return f"{self.treatment}{adapter}" + (f", trains {self.trains}" if self.trains != "all" else "")
+        parts = [str(self.treatment)] if self.treatment != Treatment() or not self.freezes_backbone else []
+        parts += [f"adapter {self.adapter}"] if self.adapter is not None else []
+        parts += [f"trains {self.trains}"] if self.trains != "all" else []
+        return ", ".join(parts)
 
     @property
     def freezes_backbone(self) -> bool:
