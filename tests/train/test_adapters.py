@@ -257,6 +257,22 @@ def test_what_is_frozen_stays_so_bit_by_bit_in_every_family(name, part):
     assert all(torch.equal(parameter, was[name]) for name, parameter in frozen.items())
 
 
+@pytest.mark.parametrize("name", ["roberta", "distilbert", "deberta-v2"])
+def test_a_task_head_of_several_layers_is_saved_with_the_adapter(name, tmp_path):
+    family, model = adapted(name, kind="lora", r=2, target_modules="all-linear")
+    plain = family.model()
+    head = {one for one, _ in plain.named_parameters() if not one.startswith(f"{plain.base_model_prefix}.")}
+    assert len(head) == 4
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1
+    model.save_pretrained(tmp_path, save_embedding_layers=False)
+    loaded = peft.PeftModel.from_pretrained(plain, tmp_path)
+    inputs = family.batch()
+    assert torch.equal(loaded.eval()(**inputs).logits, model.eval()(**inputs).logits)
+
+
 def test_a_moved_weight_below_an_adapter_is_found():
     _, model = adapted("bert", kind="lora", r=2, target_modules=QV)
     applied = oelm.apply(model, init="orthogonalize", freeze="qk")

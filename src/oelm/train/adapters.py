@@ -95,10 +95,12 @@ def _add_adapter(
 
     before = [(parameter, fingerprint(parameter)) for parameter in model.parameters() if not parameter.is_meta]
     new_head = sum(parameter.numel() for parameter in head.values())
+    inside = f"{getattr(model, 'base_model_prefix', '')}."
+    modules = {name.rpartition(".")[0] if name.startswith(inside) else name.split(".")[0] for name in head}
     options = {
         **adapter.options,
         "task_type": "SEQ_CLS" if task.kind == "classification" else "CAUSAL_LM",
-        "modules_to_save": sorted({name.rpartition(".")[0] for name in head}) or None,
+        "modules_to_save": sorted(modules - {"classifier", "score"}),  # which PEFT adds to a task of classes
     }
     if adapter.kind == "adalora":
         options["total_step"] = 2**31  # until the loop knows it
@@ -151,7 +153,7 @@ def save_arm(applied: Applied, folder: Path, *, spec: CellSpec) -> None:
 
 def trained_and_stored(model: nn.Module, spec: CellSpec, *, task: Task) -> tuple[int, int]:
     """(weights that an arm trains, bytes that its saved model takes), of a model that is not changed."""
-    own = model if spec.adapter is None and spec.trains == "all" else copy.deepcopy(model)
+    own = copy.deepcopy(model)
     adapted = adapt_model(own, adapter=spec.adapter, trains=spec.trains, task=task, seed=spec.seed)
     trained = count(adapted).trainable - freezing_savings(adapted, spec.treatment).frozen
     whole = sum(tensor.nbytes for tensor in (*model.parameters(), *saved_buffers(model)))
