@@ -10,7 +10,7 @@ import yaml
 from scipy.optimize import brentq
 from scipy.stats import chi2, nct, t
 
-from made_runs import make_runs, replace_at, study_of, text_study_of
+from made_runs import STUDY, make_runs, replace_at, study_of, text_study_of
 from oelm.analysis.checks.design import check_design, check_study
 from oelm.analysis.checks.registry import CHECKS, SEVERITIES, Issue, by_severity, format_issues, issue
 from oelm.analysis.design import Design, Side, planned_design
@@ -425,6 +425,30 @@ def test_a_baseline_is_left_alone(treatment, told):
     assert all(f"({told})" in str(one.message) and one.arms == ("baseline",) for one in issues)
 
 
+@pytest.mark.parametrize("part", [{"trains": "head"}, {"adapter": {"kind": "lora"}}])
+def test_a_frozen_model_that_was_never_trained_is_noted(part):
+    arms = {"baseline": BASE, "part": part}
+    assert found(study_of(arms=arms), "RANDOM-BACKBONE") == []
+    scratch = {**STUDY["recipe"], "model": {"name": "minilm-l6", "from_scratch": True}}
+    assert found(study_of(arms={"baseline": BASE, "part": FREEZE}, recipe=scratch), "RANDOM-BACKBONE") == []
+    (one,) = found(study_of(arms=arms, recipe=scratch), "RANDOM-BACKBONE")
+    assert (one.severity, one.arms) == ("note", ("part",))
+
+
+@pytest.mark.parametrize("part", [{"trains": "biases"}, {"adapter": {"kind": "lora"}}])
+def test_what_tells_an_adapter_apart_is_not_what_it_does_to_queries_and_keys(part):
+    control = {"init": "gaussian", "scale": 0.02, "freeze": "none"}
+    orthogonal = {"init": "orthogonal", "scale": "unit", "freeze": "none"}
+    confounds = [
+        {one.where for one in found(study_of(arms=arms), "SCALE-CONFOUND")}
+        for arms in (
+            {"baseline": BASE, "a": orthogonal, "b": control},
+            {"baseline": BASE, "a": {**orthogonal, **part}, "b": control},
+        )
+    ]
+    assert confounds == [{"a / b"}, set()]
+
+
 # -- evidence --------------------------------------------------------------------------------------------------------
 
 
@@ -607,6 +631,6 @@ def test_shipped_studies(name):
 
 
 def test_there_are_both_kinds():
-    assert len(SHIPPED) == 21
+    assert len(SHIPPED) == 23
     assert sum(name.endswith("-as-published") for name in SHIPPED) >= 5
     assert sum(name.endswith("-fair") for name in SHIPPED) >= 5

@@ -219,6 +219,11 @@ class Results:
             self._means[key] = arm_mean(self, arm, metric, model=model, split=split)
         return self._means[key]
 
+    def trained_share(self, arm: str) -> float | None:
+        """Weights that learn, as a share of all, an adapter's among them."""
+        counts = next((record.counts for record in self.of(arm).values() if record.counts is not None), None)
+        return counts.trainable / counts.total if counts is not None and counts.total else None
+
     @cached_property
     def _means(self) -> dict[tuple[str, str, Which, str | None], ArmMean | None]:
         return {}

@@ -31,11 +31,12 @@ def split_fused(projections: Sequence[Projection]) -> Iterator[Unsplit]:
 
 
 def needs_split(projection: Projection) -> bool:
-    """Whether the matrix is fused and trainable; one that an adapter method froze entirely needs no split."""
+    """Whether the matrix is fused and it or its bias trainable; one that was frozen entirely needs no split."""
     owner = projection.owner
     if not projection.shares_matrix or isinstance(owner, FusedSplit):
         return False
-    return bool(getattr(owner, projection.weight_name).requires_grad)
+    fused = (getattr(owner, name, None) for name in (projection.weight_name, projection.bias_name))
+    return any(tensor is not None and tensor.requires_grad for tensor in fused)
 
 
 def _split(projections: Sequence[Projection]) -> Unsplit:

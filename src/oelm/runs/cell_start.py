@@ -20,7 +20,7 @@ class CellStart:
     data: TaskFacts
     """What it is trained and measured on."""
     weights: str
-    """SHA-256 of all weights before the treatment."""
+    """SHA-256 of all weights before adapter and treatment."""
     new_weights: tuple[str, ...]
     """Of a pretrained model: those that are not in its files, and are drawn from the seed: a new task head."""
     dropped_weights: tuple[str, ...]

@@ -180,8 +180,8 @@ def build_loop(
     trial: Path | None = None,
 ) -> Loop:
     """The loop of a cell, restored from its last checkpoint if it has one. Without a lease it writes nothing."""
-    from oelm.heads.apply import apply
     from oelm.models.load import replaced_head
+    from oelm.train.adapters import treat_arm
     from oelm.train.checkpoint import latest_checkpoint
     from oelm.train.device import check_bf16_usable, describe_device
     from oelm.train.distributed import SINGLE_PROCESS
@@ -210,7 +210,7 @@ def build_loop(
             why="their machines, or the versions of their libraries, differ",
             hint="the same environment on all of them",
         )
-    applied = apply(model, spec.treatment, seed=seed, inputs=first_inputs(prepared), keep_undo=False)
+    applied = treat_arm(model, spec, task=prepared.task, inputs=first_inputs(prepared))
     loop = Loop(
         spec,
         prepared=prepared,
@@ -353,7 +353,7 @@ def _accelerator(recipe: Recipe, folder: Path) -> Any:
 
 
 def _hash_of(model: Any) -> str:
-    """SHA-256 of all weights as they are before the treatment: the same for every arm of a seed."""
+    """SHA-256 of all weights as they are before adapter and treatment: the same for every arm of a seed."""
     import torch
 
     digest = hashlib.sha256()

@@ -36,6 +36,7 @@ from oelm.runs.train_state import BestScore, CheckpointState, TrainState
 from oelm.seeds import seed_for
 from oelm.study.cells import CellSpec
 from oelm.study.schedule import lr_at
+from oelm.train.adalora import find_rank_budget
 from oelm.train.checkpoint import (
     Checkpoint,
     group_values,
@@ -125,6 +126,7 @@ class Loop:
             prepared.train.lengths, batch_size=batch.size, accumulate=batch.accumulate, seed=self.seed
         )
         self.total = self.order.steps_for(**asdict(self.recipe.budget))
+        self.ranks = find_rank_budget(self.model, total=self.total)
         self.state = TrainState()
         self.clock = Clock()
         self.best_weights: dict[str, Tensor] | None = None
@@ -187,12 +189,15 @@ class Loop:
             with nullcontext() if adds_up else self._no_sync():
                 share = self.wrapped_model(batch.inputs, batch.targets) / counted
                 share = share if len(mine) else share * 0
+                penalty = self.ranks.penalty() if self.ranks is not None and adds_up else 0.0
                 # Gradients are averaged over processes, and should be added.
-                self.accelerator.backward(share * self.group.world_size)
+                self.accelerator.backward(share * self.group.world_size + penalty)
             loss += share.detach()
         norm = self.clip()
         self.wrapped_optimizer.step()
         self.applied.retract()
+        if self.ranks is not None and not self.wrapped_optimizer.step_was_skipped:
+            self.ranks.advance(step + 1)
         if self.sharded and self._held is None:
             self._held = local_bytes(self.model, self.optimizer)
         self.wrapped_optimizer.zero_grad()
@@ -343,6 +348,8 @@ class Loop:
                 return
             if self.best_weights is not None:
                 tensors["best"] = self.best_weights
+            if self.ranks is not None:
+                tensors["ranks"] = self.ranks.tensors()
             scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
             memory = peak_memory().at_least(self.state.peak_memory)
             self.state = replace(self.state, seconds=dict(self.clock.seconds), peak_memory=memory)
@@ -384,6 +391,8 @@ class Loop:
         load_weights_(self.model, checkpoint.tensors["model"])
         load_optimizer_(self.model, self.optimizer, checkpoint.tensors["optimizer"])
         load_group_values_(self.optimizer, saved.groups)
+        if self.ranks is not None:
+            self.ranks.restore(checkpoint.tensors["ranks"])
         if saved.scaler is not None and self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(saved.scaler)
         self.best_weights = checkpoint.tensors.get("best")

@@ -58,7 +58,7 @@ def check_results(results: Results, *, pair: tuple[str, str] | None = None) -> l
 
 
 def check_design(design: Design) -> list[Issue]:
-    rules = (_settings, _tuning, _untuned, _factors, _scales, _erased, _baseline, _seeds, _split)
+    rules = (_settings, _tuning, _untuned, _factors, _scales, _erased, _baseline, _backbone, _seeds, _split)
     return by_severity([*(found for rule in rules for found in rule(design)), *check_tests(design.tests)])
 
 
@@ -408,6 +408,12 @@ def _baseline(design: Design) -> Iterator[Issue]:
         done += [f"freeze {base.treatment.freeze}"] if base.treatment.freeze != "none" else []
         if done:
             yield issue("BASELINE-TREATED", where=base.name, arms=(base.name,), what=tuple(done))
+
+
+def _backbone(design: Design) -> Iterator[Issue]:
+    for side in design.sides.values():
+        if side.freezes_backbone and design.pretrained is False:
+            yield issue("RANDOM-BACKBONE", where=side.name, arms=(side.name,))
 
 
 # -- evidence ------------------------------------------------------------------------------------------------------
