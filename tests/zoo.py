@@ -339,6 +339,7 @@ FAMILIES = [
     ),
     Family("oelm-gpt", lambda: _gpt("OelmGPTForCausalLM", **_GPT)),
     Family("oelm-gpt-classifier", lambda: _gpt("OelmGPTForSequenceClassification", **_GPT, causal=False)),
+    Family("oelm-gpt-qk-norm", lambda: _gpt("OelmGPTForCausalLM", **_GPT, qk_norm=True)),
     Family("gpt2", lambda: _model("GPT2LMHeadModel", "GPT2Config", **_GPT2), arrangement="stacked"),
     Family(
         "gpt2-cross",

@@ -5,6 +5,7 @@ Shape suffixes: B = sequences, T = queries, S = keys, H = query heads, K = key h
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,38 +21,68 @@ from oelm.treatment import Role
 
 # Models with causal attention whose modules do not have `is_causal`.
 _CAUSAL_TYPES = ("bloom", "clip_text_model", "mpt")
-# Normalized queries and keys have a different scale than their projections.
-_NORMS = ("q_norm", "q_layernorm", "q_ln")
+# Norms of queries and keys after the projection, by role.
+_NORMS: dict[Role, tuple[str, ...]] = {
+    "q": ("q_norm", "q_layernorm", "q_ln"),
+    "k": ("k_norm", "k_layernorm", "k_ln"),
+}
 _ROLES: tuple[Role, ...] = ("q", "k")
 
 
 def measure_heads(model: nn.Module, inputs: Mapping[str, Any]) -> AttentionStats:
     """Norms and orthonormality of every head, spread of logits and entropy of every layer.
 
-    Logits are plain q.k, with the module's own scale or 1/sqrt(D). Anything beyond that is ignored: rotary embeddings
-    and position biases, sliding windows, soft caps; and GPT-Neo is measured as if it scaled. If queries and keys are
-    normalized after the projection, or a layer gets different inputs in one forward pass, the value is None. The model
-    runs once, without dropout, and is left unchanged.
+    Logits are plain q.k of queries and keys (normalized, if the model does that head by head), with the module's own
+    scale or 1/sqrt(D). Anything beyond that is ignored: rotary embeddings and position biases, sliding windows, soft
+    caps; and GPT-Neo is measured as if it scaled. If a layer gets different inputs in one forward pass, the value is
+    None. The model runs once, without dropout, and is left unchanged.
     """
-    projections = find_projections(model)
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad(), record_inputs(projections) as seen:
-            # `forward` directly: a compiled model ignores hooks added later. A sharded one needs its own hooks.
-            (model if any(map(is_sharded, model.parameters())) else model.forward)(**inputs)
-        with torch.no_grad():
-            layers = [_attention(model, layer, seen, inputs) for layer in by_layer(projections)]
-    finally:
-        for module, training in modes.items():
-            module.training = training
+    layers = _run(model, inputs)
     rows = orthonormality(model)
     return AttentionStats(
         norm=_by_role([(row, row.norm) for row in rows], len(layers)),
         cosine=_by_role([(row, row.cosine) for row in rows], len(layers)),
-        logit_spread=tuple(spread for spread, _ in layers),
-        entropy=tuple(entropy for _, entropy in layers),
+        logit_spread=tuple(None if layer is None else layer.spread() for layer in layers),
+        entropy=tuple(None if layer is None else layer.entropy() for layer in layers),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _LayerLogits:
+    """The attention of one layer on a batch, before its softmax."""
+
+    logits: Tensor
+    """(B, H, T, S)."""
+    allowed: Tensor
+    """Which keys a query attends to, (B, T, S)."""
+
+    def log_weights(self) -> Tensor:
+        """(B, H, T, S): -inf where a query does not attend, and not a number in all of a query that is padding."""
+        return self.logits.masked_fill(~self.allowed[:, None], -torch.inf).log_softmax(-1)
+
+    def spread(self) -> float:
+        return _round(self.logits.transpose(0, 1)[:, self.allowed].std(correction=0).item())
+
+    def entropy(self) -> float:
+        weights_BHTS = self.logits.masked_fill(~self.allowed[:, None], -torch.inf).softmax(-1)
+        entropy_BTH = torch.special.entr(weights_BHTS).sum(-1).transpose(1, 2)
+        return _round(entropy_BTH[self.allowed.any(-1)].mean().item())
+
+
+@torch.no_grad()
+def _run(model: nn.Module, inputs: Mapping[str, Any]) -> list[_LayerLogits | None]:
+    """The attention of every layer; None where it cannot be measured."""
+    projections = find_projections(model)
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with record_inputs(projections) as seen:
+            # `forward` directly: a compiled model ignores hooks added later. A sharded one needs its own hooks.
+            (model if any(map(is_sharded, model.parameters())) else model.forward)(**inputs)
+        return [_attention(model, layer, seen, inputs) for layer in by_layer(projections)]
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 def _by_role(values: Sequence[tuple[Orthonormality, float]], layers: int) -> Blocks:
@@ -66,22 +97,30 @@ def _by_role(values: Sequence[tuple[Orthonormality, float]], layers: int) -> Blo
 
 def _attention(
     model: nn.Module, layer: dict[Role, Projection], seen: dict[Projection, Tensor], inputs: Mapping[str, Any]
-) -> tuple[float | None, float | None]:
-    """(spread of the logits, entropy of the attention) of one layer."""
+) -> _LayerLogits | None:
     given = [seen[layer[role]] for role in _ROLES if role in layer and layer[role] in seen]
     if len(given) < 2 or any(batch.ndim != 3 for batch in given):
-        return None, None
-    if any(getattr(layer["q"].attention, name, None) is not None for name in _NORMS):
-        return None, None
+        return None
     queries_BTM, keys_BSM = given
+    query_BHTD, key_BKSD = (
+        _normalized(layer[role], _projected(layer[role], batch)) for role, batch in zip(_ROLES, given, strict=True)
+    )
+    if query_BHTD is None or key_BKSD is None:
+        return None
     allowed_BTS = _allowed(model, layer["q"].attention, queries_BTM, keys_BSM, inputs.get("attention_mask"))
-    query_BHTD, key_BKSD = _projected(layer["q"], queries_BTM), _projected(layer["k"], keys_BSM)
     key_BHSD = key_BKSD.repeat_interleave(query_BHTD.shape[1] // key_BKSD.shape[1], dim=1)
-    logits_BHTS = query_BHTD @ key_BHSD.mT * _scale(layer["q"])
-    weights_BHTS = logits_BHTS.masked_fill(~allowed_BTS[:, None], -torch.inf).softmax(-1)
-    entropy_BTH = torch.special.entr(weights_BHTS).sum(-1).transpose(1, 2)
-    spread = logits_BHTS.transpose(0, 1)[:, allowed_BTS].std(correction=0)
-    return _round(spread.item()), _round(entropy_BTH[allowed_BTS.any(-1)].mean().item())
+    return _LayerLogits(query_BHTD @ key_BHSD.mT * _scale(layer["q"]), allowed_BTS)
+
+
+def _normalized(projection: Projection, heads_BHTD: Tensor) -> Tensor | None:
+    """Queries or keys as they meet; None if they are not normalized head by head."""
+    found = (getattr(projection.attention, name, None) for name in _NORMS[projection.role])
+    norm = next((one for one in found if isinstance(one, nn.Module)), None)
+    if norm is None:
+        return heads_BHTD
+    weight = getattr(norm, "weight", None)
+    fits = isinstance(weight, Tensor) and weight.shape == (projection.head_dim,)
+    return norm(heads_BHTD) if fits else None
 
 
 def _allowed(model: nn.Module, attention: nn.Module, queries_BTM: Tensor, keys_BSM: Tensor, mask: Any) -> Tensor:

@@ -26,6 +26,8 @@ class ModelConfig(ForbidExtra):
     """Of `oelm-gpt`: whether a token sees only those before it."""
     pooling: Literal["last", "mean"] = "last"
     """Of `oelm-gpt`: which hidden states the classifier reads."""
+    qk_norm: bool = False
+    """Of `oelm-gpt`: whether the queries and keys of every head are divided by their root mean square (RMSNorm)."""
     dropout: _Fraction | None = None
     """Every dropout of the model; left out, the model's own."""
     from_scratch: bool = False
