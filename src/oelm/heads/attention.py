@@ -120,7 +120,8 @@ def _normalized(projection: Projection, heads_BHTD: Tensor) -> Tensor | None:
         return heads_BHTD
     weight = getattr(norm, "weight", None)
     fits = isinstance(weight, Tensor) and weight.shape == (projection.head_dim,)
-    return norm(heads_BHTD) if fits else None
+    with gather_params(norm):
+        return norm(heads_BHTD) if fits else None
 
 
 def _allowed(model: nn.Module, attention: nn.Module, queries_BTM: Tensor, keys_BSM: Tensor, mask: Any) -> Tensor:

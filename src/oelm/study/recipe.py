@@ -101,6 +101,9 @@ class BatchConfig(ForbidExtra):
 class OptimizerConfig(ForbidExtra):
     lr: Annotated[float, Gt(0)]
     """Peak learning rate."""
+    qk_lr: Annotated[float, Gt(0)] | None = None
+    """Learning rate of queries and keys as a share of `lr`, at every step: 0.1 is a tenth of it. Left out, they learn
+    like all else."""
     name: _Text = "adamw"
     """adamw, adam, sgd, adafactor, muon, or one that a plugin registers."""
     betas: tuple[_Fraction, _Fraction] = (0.9, 0.999)

@@ -210,7 +210,9 @@ def build_loop(
             why="their machines, or the versions of their libraries, differ",
             hint="the same environment on all of them",
         )
-    applied = apply(model, spec.treatment, seed=seed, inputs=first_inputs(prepared), keep_undo=False)
+    separate_qk = recipe.optimizer.qk_lr is not None
+    inputs = first_inputs(prepared)
+    applied = apply(model, spec.treatment, seed=seed, inputs=inputs, keep_undo=False, separate_qk=separate_qk)
     loop = Loop(
         spec,
         prepared=prepared,

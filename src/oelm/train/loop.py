@@ -172,7 +172,7 @@ class Loop:
             self._unfreeze_due(step / self.total)
         lr = lr_at(step, total=self.total, peak=self.recipe.optimizer.lr, schedule=self.recipe.schedule)
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group.get("lr_scale", 1.0)
         passes = self.order.at(step)
         counted = sum(self._weight(rows) for rows in passes)  # examples, or tokens
         loss = torch.zeros((), device=self.accelerator.device)

@@ -118,7 +118,8 @@ def check_treatments(arms: list[CellSpec], *, progress: Progress) -> None:
             model, inputs = build_cell_model(recipe, prepared, seed=seed), first_inputs(prepared)
             for spec in arms:
                 try:
-                    apply(model, spec.treatment, seed=spec.seed, inputs=inputs).undo()
+                    separate_qk = spec.recipe.optimizer.qk_lr is not None
+                    apply(model, spec.treatment, seed=spec.seed, inputs=inputs, separate_qk=separate_qk).undo()
                 except OelmError as error:
                     raise StudyError(f"arm '{spec.arm}' does not fit the model", why=str(error)) from error
         except KeyboardInterrupt:
