@@ -409,3 +409,18 @@ FAMILIES = [
     ),
     Family("torch-encoder", TorchEncoder, arrangement="stacked"),
 ]
+
+
+def attentive(family: Family, seed: int = 0) -> nn.Module:
+    """A model of the zoo that attends: as they are drawn, most look at everything alike."""
+    from oelm.heads.find import find_projections
+
+    model = family.model(seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for projection in find_projections(model):
+            for head in range(projection.num_heads):
+                projection.weight_rows(head).normal_(generator=generator)
+                if projection.has_bias:
+                    projection.bias_rows(head).normal_(generator=generator)
+    return model

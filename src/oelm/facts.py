@@ -61,6 +61,40 @@ class AttentionStats:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HeadSpectrum:
+    """The form `W_q^T W_k` of a head, and how far treatments would move its attention."""
+
+    layer: int
+    head: int
+    """Of the queries."""
+    spectrum: tuple[float, ...]
+    """Singular values, descending."""
+    deviation: float
+    """max |W W^T - I| of its queries or its keys, whichever is more."""
+    kl: dict[str, float | None]
+    """By treatment: mean KL divergence from its untreated attention maps in nats; None where it is not known."""
+
+    @property
+    def largest(self) -> float:
+        return self.spectrum[0]
+
+    @property
+    def smallest(self) -> float:
+        return self.spectrum[-1]
+
+    @property
+    def rank(self) -> float:
+        """The effective rank, as the participation ratio of the squares: 1 of one direction, D of D that are alike."""
+        squares = [value**2 for value in self.spectrum]
+        total = sum(square**2 for square in squares)
+        return sum(squares) ** 2 / total if total > 0 else 0.0
+
+    def to_dict(self) -> dict[str, object]:
+        numbers = {"largest": self.largest, "smallest": self.smallest, "rank": self.rank}
+        return {**asdict(self), **numbers}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Overlap:
     """Texts (documents, pairs) that a split to validate or test on has in common with another split."""
 

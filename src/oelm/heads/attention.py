@@ -1,4 +1,4 @@
-"""Measure attention on a batch: the spread of its logits and the entropy of its weights.
+"""Measure attention on a batch: the spread of its logits, the entropy of its weights, how far they have moved.
 
 Shape suffixes: B = sequences, T = queries, S = keys, H = query heads, K = key heads, D = rows of a head, M = width.
 """
@@ -28,6 +28,9 @@ _NORMS: dict[Role, tuple[str, ...]] = {
 }
 _ROLES: tuple[Role, ...] = ("q", "k")
 
+Maps = list[Tensor | None]
+"""By layer: logs of the attention weights, (B, H, T, S), as `_LayerLogits` has them; None where they are not known."""
+
 
 def measure_heads(model: nn.Module, inputs: Mapping[str, Any]) -> AttentionStats:
     """Norms and orthonormality of every head, spread of logits and entropy of every layer.
@@ -45,6 +48,25 @@ def measure_heads(model: nn.Module, inputs: Mapping[str, Any]) -> AttentionStats
         logit_spread=tuple(None if layer is None else layer.spread() for layer in layers),
         entropy=tuple(None if layer is None else layer.entropy() for layer in layers),
     )
+
+
+def attention_maps(model: nn.Module, inputs: Mapping[str, Any]) -> Maps:
+    """What every head attends to, with the limits of `measure_heads`."""
+    return [None if layer is None else layer.log_weights().cpu() for layer in _run(model, inputs)]
+
+
+def divergences(before: Maps, after: Maps) -> list[Tensor | None]:
+    """By layer: the KL divergence of the maps after from those before in nats, (H, queries), without padding."""
+
+    def divergence(old_BHTS: Tensor, new_BHTS: Tensor) -> Tensor:
+        old, new = old_BHTS.double(), new_BHTS.double()
+        terms_BHTS = torch.where(old.isfinite(), old.exp() * (old - new), 0.0)
+        is_query_BT = old.isfinite().any(-1).any(1)
+        return terms_BHTS.sum(-1).clamp(min=0).transpose(0, 1)[:, is_query_BT]
+
+    return [
+        None if old is None or new is None else divergence(old, new) for old, new in zip(before, after, strict=True)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
