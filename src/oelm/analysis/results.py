@@ -412,6 +412,7 @@ class Results:
             for count in ("trainable", "frozen", "total"):
                 row[count] = getattr(record.counts, count, None)
             row["lr"] = record.spec.recipe.optimizer.lr
+            row |= {"kl_start": record.kl("start"), "kl_final": record.kl("final")}
             for metric in ("step_seconds", "training_seconds", "peak_memory"):
                 row[metric] = self._value(record, metric, "final")
             if self.study.tunes_lr:

@@ -3,16 +3,17 @@
 Shape suffixes: B = sequences, T = queries, S = keys, H = query heads, K = key heads, D = rows of a head, M = width.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oelm.facts import AttentionStats, Blocks
+from oelm.facts import AttentionMap, AttentionStats, Blocks
 from oelm.heads.find import by_layer, find_projections
 from oelm.heads.measure import Orthonormality, orthonormality
 from oelm.heads.projection import Projection
@@ -27,6 +28,7 @@ _NORMS: dict[Role, tuple[str, ...]] = {
     "k": ("k_norm", "k_layernorm", "k_ln"),
 }
 _ROLES: tuple[Role, ...] = ("q", "k")
+_SHOWN = 12  # tokens of a map that is kept
 
 Maps = list[Tensor | None]
 """By layer: logs of the attention weights, (B, H, T, S), as `_LayerLogits` has them; None where they are not known."""
@@ -67,6 +69,40 @@ def divergences(before: Maps, after: Maps) -> list[Tensor | None]:
     return [
         None if old is None or new is None else divergence(old, new) for old, new in zip(before, after, strict=True)
     ]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UntreatedMaps:
+    """What a model attends to before it is treated, and in which batch: what comes after is compared with it."""
+
+    inputs: Mapping[str, Tensor]
+    maps: Maps
+
+    @classmethod
+    def measure(cls, model: nn.Module, inputs: Mapping[str, Tensor]) -> Self:
+        return cls(inputs=inputs, maps=attention_maps(model, inputs))
+
+    def compare(self, model: nn.Module, stats: AttentionStats) -> AttentionStats:
+        """The measurements of a model together with how far its attention is from this."""
+        device = next(model.parameters()).device
+        maps = attention_maps(model, {name: tensor.to(device) for name, tensor in self.inputs.items()})
+        means = [None if one is None else one.mean().item() for one in divergences(self.maps, maps)]
+        kl = tuple(_round(one) if one is not None and math.isfinite(one) else None for one in means)
+        return replace(stats, kl=kl, maps=sample_maps(maps))
+
+
+def sample_maps(maps: Maps) -> tuple[AttentionMap, ...]:
+    """A few heads on the first tokens of the first example, small enough for a record."""
+    known = [(layer, logs_BHTS) for layer, logs_BHTS in enumerate(maps) if logs_BHTS is not None]
+    found = []
+    for place in sorted({0, len(known) // 2, len(known) - 1}) if known else ():
+        layer, logs_BHTS = known[place]
+        logs_TS = logs_BHTS[0, 0, :_SHOWN, :_SHOWN]
+        is_real_TS = logs_TS.isfinite()
+        weights_TS = logs_TS[is_real_TS.any(-1)][:, is_real_TS.any(0)].exp()  # without padding
+        weights = bytes((255 * weights_TS).round().flatten().int().tolist())
+        found.append(AttentionMap(layer=layer, head=0, queries=len(weights_TS), weights=weights.hex()))
+    return tuple(found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -181,6 +181,7 @@ def build_loop(
 ) -> Loop:
     """The loop of a cell, restored from its last checkpoint if it has one. Without a lease it writes nothing."""
     from oelm.heads.apply import apply
+    from oelm.heads.attention import UntreatedMaps, sample_maps
     from oelm.models.load import replaced_head
     from oelm.train.checkpoint import latest_checkpoint
     from oelm.train.device import check_bf16_usable, describe_device
@@ -212,6 +213,9 @@ def build_loop(
         )
     separate_qk = recipe.optimizer.qk_lr is not None
     inputs = first_inputs(prepared)
+    untreated = None
+    if spec.tuning is None:
+        untreated = UntreatedMaps.measure(model, {name: tensor[:, :_MAPPED] for name, tensor in inputs.items()})
     applied = apply(model, spec.treatment, seed=seed, inputs=inputs, keep_undo=False, separate_qk=separate_qk)
     loop = Loop(
         spec,
@@ -223,6 +227,7 @@ def build_loop(
         progress=progress,
         stop=stop,
         group=group,
+        untreated=untreated,
     )
     start = CellStart(
         lock=lock,
@@ -234,6 +239,7 @@ def build_loop(
         padding=round(loop.padding(), 4),
         device=describe_device(),
         heads=loop.heads(),
+        untreated=() if untreated is None else sample_maps(untreated.maps),
     )
     if lease is not None:
         lease.write(CELL_FILE, StartedCell(spec=spec, start=start))
@@ -288,6 +294,7 @@ def open_splits(recipe: Recipe) -> SplitReader:
 
 
 _TRIED = 4  # examples that a treatment is tried on
+_MAPPED = 64  # tokens of each whose attention maps are compared: these grow with the square
 
 
 def first_inputs(prepared: TokenizedTask) -> dict[str, Tensor]:
