@@ -1,6 +1,5 @@
 """Facts: what is measured of a model and of data, as records keep it. Pure data; imports no torch."""
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
@@ -93,7 +92,7 @@ class AttentionStats:
     @property
     def mean_kl(self) -> float | None:
         """Over the layers that were measured."""
-        known = [value for value in self.kl if value is not None and math.isfinite(value)]
+        known = [value for value in self.kl if value is not None]
         return sum(known) / len(known) if known else None
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,7 @@ _NORMS: dict[Role, tuple[str, ...]] = {
 _ROLES: tuple[Role, ...] = ("q", "k")
 _SHOWN = 12  # tokens of a map that is kept
 
+_Measured = TypeVar("_Measured")
 Maps = list[Tensor | None]
 """By layer: logs of the attention weights, (B, H, T, S), as `_LayerLogits` has them; None where they are not known."""
 
@@ -42,19 +43,19 @@ def measure_heads(model: nn.Module, inputs: Mapping[str, Any]) -> AttentionStats
     caps; and GPT-Neo is measured as if it scaled. If a layer gets different inputs in one forward pass, the value is
     None. The model runs once, without dropout, and is left unchanged.
     """
-    layers = _run(model, inputs)
+    layers = _measure_layers(model, inputs, lambda layer: (layer.spread(), layer.entropy()))
     rows = orthonormality(model)
     return AttentionStats(
         norm=_by_role([(row, row.norm) for row in rows], len(layers)),
         cosine=_by_role([(row, row.cosine) for row in rows], len(layers)),
-        logit_spread=tuple(None if layer is None else layer.spread() for layer in layers),
-        entropy=tuple(None if layer is None else layer.entropy() for layer in layers),
+        logit_spread=tuple(None if found is None else found[0] for found in layers),
+        entropy=tuple(None if found is None else found[1] for found in layers),
     )
 
 
 def attention_maps(model: nn.Module, inputs: Mapping[str, Any]) -> Maps:
     """What every head attends to, with the limits of `measure_heads`."""
-    return [None if layer is None else layer.log_weights().cpu() for layer in _run(model, inputs)]
+    return _measure_layers(model, inputs, lambda layer: layer.log_weights().cpu())
 
 
 def divergences(before: Maps, after: Maps) -> list[Tensor | None]:
@@ -101,7 +102,8 @@ def sample_maps(maps: Maps) -> tuple[AttentionMap, ...]:
         is_real_TS = logs_TS.isfinite()
         weights_TS = logs_TS[is_real_TS.any(-1)][:, is_real_TS.any(0)].exp()  # without padding
         weights = bytes((255 * weights_TS).round().flatten().int().tolist())
-        found.append(AttentionMap(layer=layer, head=0, queries=len(weights_TS), weights=weights.hex()))
+        if weights:
+            found.append(AttentionMap(layer=layer, head=0, queries=len(weights_TS), weights=weights.hex()))
     return tuple(found)
 
 
@@ -128,8 +130,10 @@ class _LayerLogits:
 
 
 @torch.no_grad()
-def _run(model: nn.Module, inputs: Mapping[str, Any]) -> list[_LayerLogits | None]:
-    """The attention of every layer; None where it cannot be measured."""
+def _measure_layers(
+    model: nn.Module, inputs: Mapping[str, Any], measure: Callable[[_LayerLogits], _Measured]
+) -> list[_Measured | None]:
+    """A measurement of every layer, one after the other; None where its attention is not known."""
     projections = find_projections(model)
     modes = {module: module.training for module in model.modules()}
     model.eval()
@@ -137,7 +141,8 @@ def _run(model: nn.Module, inputs: Mapping[str, Any]) -> list[_LayerLogits | Non
         with record_inputs(projections) as seen:
             # `forward` directly: a compiled model ignores hooks added later. A sharded one needs its own hooks.
             (model if any(map(is_sharded, model.parameters())) else model.forward)(**inputs)
-        return [_attention(model, layer, seen, inputs) for layer in by_layer(projections)]
+        attentions = (_attention(model, layer, seen, inputs) for layer in by_layer(projections))
+        return [None if attention is None else measure(attention) for attention in attentions]
     finally:
         for module, training in modes.items():
             module.training = training
