@@ -339,6 +339,7 @@ FAMILIES = [
     ),
     Family("oelm-gpt", lambda: _gpt("OelmGPTForCausalLM", **_GPT)),
     Family("oelm-gpt-classifier", lambda: _gpt("OelmGPTForSequenceClassification", **_GPT, causal=False)),
+    Family("oelm-gpt-qk-norm", lambda: _gpt("OelmGPTForCausalLM", **_GPT, qk_norm=True)),
     Family("gpt2", lambda: _model("GPT2LMHeadModel", "GPT2Config", **_GPT2), arrangement="stacked"),
     Family(
         "gpt2-cross",
@@ -408,3 +409,18 @@ FAMILIES = [
     ),
     Family("torch-encoder", TorchEncoder, arrangement="stacked"),
 ]
+
+
+def attentive(family: Family, seed: int = 0) -> nn.Module:
+    """A model of the zoo that attends: as they are drawn, most look at everything alike."""
+    from oelm.heads.find import find_projections
+
+    model = family.model(seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for projection in find_projections(model):
+            for head in range(projection.num_heads):
+                projection.weight_rows(head).normal_(generator=generator)
+                if projection.has_bias:
+                    projection.bias_rows(head).normal_(generator=generator)
+    return model

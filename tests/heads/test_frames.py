@@ -16,6 +16,7 @@ from oelm.errors import ModelError, TreatmentError
 from oelm.heads import gauge, init
 from oelm.heads.find import find_projections
 from oelm.heads.measure import orthonormality
+from zoo import attentive
 
 SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 8), st.integers(8, 24), st.integers(0, 2**31))
 
@@ -98,19 +99,6 @@ def test_turning_a_head_twice_is_turning_it_once(shape):
     assert torch.allclose(once.spectrum, twice.spectrum, atol=1e-7)
     form = lambda some: some.query.mT @ (some.spectrum[..., None] * some.key)  # noqa: E731
     assert torch.allclose(form(once), form(twice), atol=1e-7)
-
-
-def attentive(family, seed=0):
-    """A model of the zoo that attends: as they are drawn, most look at everything alike."""
-    model = family.model(seed)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for projection in find_projections(model):
-            for head in range(projection.num_heads):
-                projection.weight_rows(head).normal_(generator=generator)
-                if projection.has_bias:
-                    projection.bias_rows(head).normal_(generator=generator)
-    return model
 
 
 HAVE_A_GAUGE = {

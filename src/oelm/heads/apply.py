@@ -47,6 +47,7 @@ def apply(
     seed: int = 0,
     inputs: Mapping[str, Any] | None = None,
     keep_undo: bool = True,
+    separate_qk: bool = False,
     **fields: Unpack[TreatmentFields],
 ) -> Applied:
     """Treat the queries and keys of `model` in place; its class stays the same.
@@ -59,6 +60,8 @@ def apply(
     inputs: a batch of the model, on which `frames` is proved to leave attention as it was; made up if left out.
     keep_undo: False saves the memory of the copy that `undo` needs, and that restores the model if `apply` is
         interrupted.
+    separate_qk: whether queries and keys of fused matrices become parameters of their own even where they learn, for a
+        group of their own in the optimizer.
     init: how every head's block of weights is initialized: `keep`, `orthogonalize`, `orthogonal`, `polar`,
         `orthogonalize-global`, `orthogonal-global`, `frames`, `identity`, `gaussian`, `zero`.
     scale: `unit`, orthonormal rows unscaled (`gaussian`: entry std 1/sqrt(width)); `match`, the norm of the replaced
@@ -83,7 +86,10 @@ def apply(
     _check_untreated(found)
     _check_model(model, treated)
     _check_fit(treated, frozen, treatment)
-    _check_splits(model, frozen)
+    apart = found if separate_qk else frozen
+    _check_splits(model, apart)
+    if separate_qk:
+        _check_whole(frozen)
     _check_task_head(model, frozen)
     if treatment.init == "frames":
         refuse_without_gauge(model, layers)
@@ -102,7 +108,7 @@ def apply(
                     _write(model, layers, replace(treatment, scale="keep", blend=1.0, keep_orthonormal=False), seed)
             if treatment.init != "frames" or treatment.scale != "keep":
                 norms = _write(model, layers, treatment, seed)
-        for unsplit in split_fused(frozen):
+        for unsplit in split_fused(apart):
             snapshot.unsplits.append(unsplit)
         snapshot.nested.extend(_disable_nested_tensors(model))
         to_freeze = [
@@ -277,6 +283,19 @@ def _check_splits(model: nn.Module, frozen: Sequence[Projection]) -> None:
                 "a trainable fused weight inside an adapter cannot be partially frozen",
                 where=projection.name,
                 hint="freeze the base model, as PEFT does, or apply before adding the adapter",
+            )
+
+
+def _check_whole(frozen: Sequence[Projection]) -> None:
+    """Refuse to freeze queries or keys alone where both become one parameter."""
+    roles = {projection.role for projection in frozen}
+    for projection in frozen:
+        if needs_split(projection) and projection.layout.query == projection.layout.key and len(roles) == 1:
+            raise TreatmentError(
+                f"a fused matrix cannot have frozen {projection.role} and a separate learning rate of the rest of Q/K",
+                where=projection.name,
+                why="it is split in two, queries and keys in one part and values in the other",
+                hint="freeze='qk' or 'none', or the learning rate of all else",
             )
 
 

@@ -67,7 +67,7 @@ def proving_same(
 ) -> Iterator[None]:
     """Raise `TreatmentError` if what the attention modules put out is changed inside."""
     attentions = [layer["q"].attention for layer in layers]
-    given = inputs if inputs is not None else _made_up_inputs(model)
+    given = inputs if inputs is not None else made_up_inputs(model)
     before = _run(model, attentions, given)
     yield
     after = _run(model, attentions, given)
@@ -137,7 +137,7 @@ def _run(model: nn.Module, attentions: Sequence[nn.Module], inputs: Mapping[str,
     return [seen[attention] for attention in attentions]
 
 
-def _made_up_inputs(model: nn.Module) -> dict[str, Tensor]:
+def made_up_inputs(model: nn.Module) -> dict[str, Tensor]:
     """A batch of the kind that a model of transformers says it takes."""
     config, device = getattr(model, "config", None), next(model.parameters()).device
     generator = torch.Generator("cpu").manual_seed(0)

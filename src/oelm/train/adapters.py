@@ -32,7 +32,8 @@ def treat_arm(model: nn.Module, spec: CellSpec, *, task: Task, inputs: Mapping[s
     """
     model = adapt_model(model, adapter=spec.adapter, trains=spec.trains, task=task, seed=spec.seed)
     by_design = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    applied = apply(model, spec.treatment, seed=spec.seed, inputs=inputs, keep_undo=False)
+    separate_qk = spec.recipe.optimizer.qk_lr is not None
+    applied = apply(model, spec.treatment, seed=spec.seed, inputs=inputs, keep_undo=False, separate_qk=separate_qk)
     applied.frozen_by_design = frozenset(by_design)
     for name in [name for name in applied.fingerprints if ".lora_E." in name]:
         del applied.fingerprints[name]  # AdaLoRA takes ranks away by what they began with, 0

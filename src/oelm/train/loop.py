@@ -25,7 +25,7 @@ from oelm.data.tokenize import Split, TokenizedTask
 from oelm.errors import CellError, Stopped
 from oelm.facts import AttentionStats
 from oelm.heads.applied import Applied
-from oelm.heads.attention import measure_heads
+from oelm.heads.attention import UntreatedMaps, measure_heads
 from oelm.runs.files import writing
 from oelm.runs.layout import STEPS
 from oelm.runs.lease import Lease
@@ -101,12 +101,13 @@ class Loop:
         stop: StopRequest,
         lease: Lease | None = None,
         group: ProcessGroup = SINGLE_PROCESS,
+        untreated: UntreatedMaps | None = None,
     ):
         """Without a lease it writes nothing: of several processes, one has it."""
         self.spec, self.recipe, self.seed = spec, spec.recipe, spec.seed
         self.prepared, self.applied, self.folder = prepared, applied, folder
         self.accelerator, self.progress, self.stop = accelerator, progress, stop
-        self.lease, self.group = lease, group
+        self.lease, self.group, self.untreated = lease, group, untreated
         self.task, self.pad = prepared.task, prepared.tokenizer.pad_token_id
         self.model: nn.Module = applied.model
         if self.recipe.gradient_checkpointing:
@@ -174,7 +175,7 @@ class Loop:
             self._unfreeze_due(step / self.total)
         lr = lr_at(step, total=self.total, peak=self.recipe.optimizer.lr, schedule=self.recipe.schedule)
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group.get("lr_scale", 1.0)
         passes = self.order.at(step)
         counted = sum(self._weight(rows) for rows in passes)  # examples, or tokens
         loss = torch.zeros((), device=self.accelerator.device)
@@ -312,7 +313,9 @@ class Loop:
         # Never more examples than a step has, so that it is not this that takes the most memory.
         rows = np.arange(min(_HEADS_ROWS, self.recipe.batch.size, len(self.prepared.validation)))
         batch = collate(self.prepared.validation, rows, pad=self.pad, device=self.accelerator.device)
-        return measure_heads(self.model, {name: tensor[:, :_HEADS_TOKENS] for name, tensor in batch.inputs.items()})
+        inputs = {name: tensor[:, :_HEADS_TOKENS] for name, tensor in batch.inputs.items()}
+        stats = measure_heads(self.model, inputs)
+        return stats if self.untreated is None else self.untreated.compare(self.model, stats)
 
     def _audit(self) -> None:
         # That every tensor has moved is a promise for the end: early in a warm-up, steps are below rounding.

@@ -121,7 +121,8 @@ def check_treatments(arms: list[CellSpec], *, progress: Progress) -> None:
             for spec in arms:
                 try:
                     if spec.adapter is None and spec.trains == "all":
-                        apply(model, spec.treatment, seed=spec.seed, inputs=inputs).undo()
+                        separate_qk = spec.recipe.optimizer.qk_lr is not None
+                        apply(model, spec.treatment, seed=spec.seed, inputs=inputs, separate_qk=separate_qk).undo()
                     else:  # of which nothing can be undone
                         treat_arm(copy.deepcopy(model), spec, task=prepared.task, inputs=inputs)
                 except OelmError as error:

@@ -38,7 +38,7 @@ def results_section(results: Results) -> list[Block]:
     columns = [*text_columns("arm"), *number_columns("mean", metric=metric), *number_columns("interval", "n")]
     columns += [*number_columns(difference, against=against), *number_columns("deciding"), *text_columns("verdict")]
     columns += number_columns("kept", metric=metric, against=against) if _is_kept(results) else []
-    columns += number_columns("trainable", "share", "step-time", "memory")
+    columns += number_columns("kl", "trainable", "share", "step-time", "memory")
     columns += number_columns("lr-sensitivity") if results.study.tunes_lr else []
     blocks: list[Block] = [
         Prose(text=say("results-how", metric=metric, against=against)),
@@ -68,6 +68,7 @@ def _arm_row(results: Results, arm: str) -> TableRow:
         deciding_cell(compared.shown_interval(compared.deciding) if compared else None, sign=True),
         say("word-against") if arm == against else verdict,
         *([_kept(results, arm)] if _is_kept(results) else []),
+        _kl_cell(results, arm),
         _mean(results, arm, "trainable", lambda value: f"{value:,.0f}"),
         number_cell(share, format_percent(share) if share is not None else ""),
         _mean(results, arm, "step_seconds", format_step_time),
@@ -137,6 +138,13 @@ def _mean(results: Results, arm: str, metric: str, show: Callable[[float], str])
     values = list(results.values(arm, metric).values())
     mean = fmean(values) if values else None
     return number_cell(mean, show(mean) if mean is not None else "")
+
+
+def _kl_cell(results: Results, arm: str) -> TableCell:
+    """How far attention is from that of the untreated model, at the start and at the end of training."""
+    start, final = (list(results.attention_kl(arm, moment).values()) for moment in ("start", "final"))
+    shown = " \u2192 ".join(f"{fmean(some):.3g}" if some else DASH for some in (start, final))
+    return number_cell(fmean(start) if start else None, shown if start else "")
 
 
 def _trials(results: Results) -> list[Block]:
