@@ -100,7 +100,7 @@ def test_commands_that_read_or_plan_need_no_torch(tmp_path):
     from made_runs import make_runs
 
     runs = str(make_runs(tmp_path))
-    commands = [["check", "quickstart"], ["check", runs], ["claims"], ["report", runs]]
+    commands = [["check", "quickstart"], ["check", "minilm-sst2-peft"], ["check", runs], ["claims"], ["report", runs]]
     commands += [["plan", "quickstart", "--no-measure"], ["status", runs]]
     code = f"""
 import sys

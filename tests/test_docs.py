@@ -117,13 +117,15 @@ def test_commands_and_their_options_are_there(page: Path) -> None:
 
 def test_the_study_that_is_shown_is_one(tmp_path: Path) -> None:
     blocks = [text for _, language, text in _blocks(ROOT / "docs" / "studies.md") if language == "text"]
-    study, hypotheses, stages = blocks
+    study, hypotheses, stages, arms = blocks
     second_stage = stages.splitlines(keepends=True)[-1]
     file = tmp_path / "shown.yaml"
     file.write_text(study + hypotheses + second_stage, encoding="utf-8")
     shown = load_study(str(file))
     assert shown.hypotheses
     assert shown.second_stage
+    file.write_text(study.partition("arms:")[0] + arms + study[study.index("tune:") :], encoding="utf-8")
+    assert {"lora", "bitfit", "linear-probe"} < load_study(str(file)).arms.keys()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -143,7 +145,7 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
         [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    assert ("freeze-only" if name == "reading" else "audit passed") in done.stdout
+    assert ("oelm-frames" if name == "reading" else "audit passed") in done.stdout
     assert sorted(tmp_path.rglob("*")) == before, "an example leaves nothing behind"
 
 

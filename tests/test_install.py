@@ -148,13 +148,17 @@ def test_the_wheel_holds_every_file_of_the_package_and_every_study(wheel):
         assert any(fnmatch(name, f"oelm/*{kind}") for name in inside), kind
 
 
+EXTRAS = ("", "method", "lab", "report", "adapters")
+
+
 def test_extras_of_the_wheel(wheel):
-    names = {extra: {one.name for one in requirements(wheel, extra)} for extra in ("", "method", "lab", "report")}
+    names = {extra: {one.name for one in requirements(wheel, extra)} for extra in EXTRAS}
     heavy = {"torch", "transformers", "safetensors", "accelerate", "matplotlib", "typst", "scikit-learn"}
     assert not names[""] & heavy
     assert names["method"] == {"torch", "transformers", "safetensors"}
     assert names["method"] < names["lab"]
     assert names["report"] == {"matplotlib", "typst"}
+    assert names["adapters"] == names["lab"] | {"peft"}
     assert "oelm" not in set().union(*names.values()), "which would be looked for on an index"
     floor = next(one for one in requirements(wheel, "method") if one.name == "transformers")
     assert "4.48.0" in floor.specifier
@@ -302,5 +306,5 @@ def test_all_pages_name_the_same_sizes_and_times():
     assert re.findall(r"about (\d+) minutes", english) == re.findall(r"约需 (\d+) 分钟", chinese)
     rows = r"^\| `(pip install .*?)` \|.*\| ([\d.]+) GB \|$"
     sizes = re.findall(rows, english, re.MULTILINE)
-    assert len(sizes) == 4
+    assert len(sizes) == 5
     assert re.findall(rows, chinese, re.MULTILINE) == sizes

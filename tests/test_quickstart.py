@@ -18,7 +18,7 @@ def own_cache(tmp_path, monkeypatch):
 
 def test_the_quickstart_has_the_promised_arms_and_needs_only_two_packages():
     study = load_study("quickstart")
-    assert list(study.arms) == ["baseline", "freeze-only", "oelm-freeze"]
+    assert list(study.arms) == ["baseline", "oelm-frames", "oelm-freeze"]
     assert len(study.seeds) == 4
     assert study.recipe.model.name == "minilm-l6"
     assert study.recipe.data.task == "rotten_tomatoes"

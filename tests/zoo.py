@@ -65,18 +65,6 @@ class Family:
         """A model of one's own, with the same weights for the same seed."""
         return copy.deepcopy(_built(self, seed))  # which takes half as long as building it
 
-    def attentive(self, seed: int = 0) -> nn.Module:
-        """A model that attends: as they are drawn, most look at everything alike."""
-        model = self.model(seed)
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for projection in find_projections(model):
-                for head in range(projection.num_heads):
-                    projection.weight_rows(head).normal_(generator=generator)
-                    if projection.has_bias:
-                        projection.bias_rows(head).normal_(generator=generator)
-        return model
-
     @property
     def has_gauge(self) -> bool:
         """Whether logits are plain inner products of queries and keys."""
@@ -365,6 +353,7 @@ FAMILIES = [
     ),
     Family("oelm-gpt", lambda: _gpt("OelmGPTForCausalLM", **_GPT)),
     Family("oelm-gpt-classifier", lambda: _gpt("OelmGPTForSequenceClassification", **_GPT, causal=False)),
+    Family("oelm-gpt-qk-norm", lambda: _gpt("OelmGPTForCausalLM", **_GPT, qk_norm=True)),
     Family("gpt2", lambda: _model("GPT2LMHeadModel", "GPT2Config", **_GPT2), arrangement="stacked"),
     Family(
         "gpt2-cross",
@@ -434,3 +423,16 @@ FAMILIES = [
     ),
     Family("torch-encoder", TorchEncoder, arrangement="stacked"),
 ]
+
+
+def attentive(family: Family, seed: int = 0) -> nn.Module:
+    """A model of the zoo that attends: as they are drawn, most look at everything alike."""
+    model = family.model(seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for projection in find_projections(model):
+            for head in range(projection.num_heads):
+                projection.weight_rows(head).normal_(generator=generator)
+                if projection.has_bias:
+                    projection.bias_rows(head).normal_(generator=generator)
+    return model

@@ -7,12 +7,13 @@ from typing import Literal
 
 from oelm.installation import install_command
 
-Extra = Literal["method", "lab", "report"]
+Extra = Literal["method", "lab", "report", "adapters"]
 # The modules that each extra brings and oelm without extras does not, the smallest extra first.
 _MODULES: dict[Extra, tuple[str, ...]] = {
     "method": ("torch", "transformers", "safetensors"),
     "lab": ("torch", "transformers", "safetensors", "accelerate", "huggingface_hub", "sklearn"),
     "report": ("typst", "matplotlib"),
+    "adapters": ("peft",),
 }
 
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, Len
 
 from oelm.treatment import Role
 
@@ -45,6 +45,31 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttentionMap:
+    """What a head attends to in the first tokens of an example."""
+
+    layer: Count
+    """From 0."""
+    head: Count
+    """From 0."""
+    queries: Annotated[int, Ge(1), Le(64)]
+    """Rows of the map."""
+    weights: Annotated[str, Len(0, 8192)]
+    """A byte a weight, in hexadecimal digits and row by row: 00 is 0, ff is 1."""
+
+    def __post_init__(self) -> None:
+        if not self.weights or len(bytes.fromhex(self.weights)) % self.queries:
+            raise ValueError(f"the weights of a map do not have {self.queries} rows")
+
+    @property
+    def rows(self) -> list[list[float]]:
+        """The weights, query by query."""
+        numbers = [number / 255 for number in bytes.fromhex(self.weights)]
+        width = len(numbers) // self.queries
+        return [numbers[start : start + width] for start in range(0, len(numbers), width)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttentionStats:
     """The heads of a model on one batch, to six digits."""
 
@@ -58,6 +83,51 @@ class AttentionStats:
     it attends to, without padding."""
     entropy: tuple[float | None, ...]
     """By layer: entropy of the attention weights in nats, the mean over heads and queries."""
+    kl: tuple[Amount | None, ...] = ()
+    """By layer: KL divergence from the attention weights of the untreated model in nats, the mean over heads and over
+    queries of four examples, up to 64 tokens of each. Empty where it is not measured: in trials of a tuning."""
+    maps: tuple[AttentionMap, ...] = ()
+    """The first head of the first, the middle and the last layer, on the first of these examples."""
+
+    @property
+    def mean_kl(self) -> float | None:
+        """Over the layers that were measured."""
+        known = [value for value in self.kl if value is not None]
+        return sum(known) / len(known) if known else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSpectrum:
+    """The form `W_q^T W_k` of a head, and how far treatments would move its attention."""
+
+    layer: int
+    head: int
+    """Of the queries."""
+    spectrum: tuple[float, ...]
+    """Singular values, descending."""
+    deviation: float
+    """max |W W^T - I| of its queries or its keys, whichever is more."""
+    kl: dict[str, float | None]
+    """By treatment: mean KL divergence from its untreated attention maps in nats; None where it is not known."""
+
+    @property
+    def largest(self) -> float:
+        return self.spectrum[0]
+
+    @property
+    def smallest(self) -> float:
+        return self.spectrum[-1]
+
+    @property
+    def rank(self) -> float:
+        """The effective rank, as the participation ratio of the squares: 1 of one direction, D of D that are alike."""
+        squares = [value**2 for value in self.spectrum]
+        total = sum(square**2 for square in squares)
+        return sum(squares) ** 2 / total if total > 0 else 0.0
+
+    def to_dict(self) -> dict[str, object]:
+        numbers = {"largest": self.largest, "smallest": self.smallest, "rank": self.rank}
+        return {**asdict(self), **numbers}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,11 @@ def format_interval(low: float, high: float, *, sign: str = "") -> str:
     return f"{low:{sign}.4f} to {high:{sign}.4f}" if math.isfinite(low) and math.isfinite(high) else "none"
 
 
+def format_percent(share: float) -> str:
+    """With two digits that count, where it is small: 0.27 %, 86.4 %."""
+    return f"{100 * share:.1f} %" if share >= 0.1 else f"{100 * share:.2g} %"
+
+
 def format_duration(seconds: float) -> str:
     """How long something takes, as people say it: `40 s`, `12 min`, `3.5 h`."""
     if seconds < 90:

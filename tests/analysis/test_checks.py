@@ -10,7 +10,7 @@ import yaml
 from scipy.optimize import brentq
 from scipy.stats import chi2, nct, t
 
-from made_runs import make_runs, replace_at, study_of, text_study_of
+from made_runs import STUDY, make_runs, replace_at, study_of, text_study_of
 from oelm.analysis.checks.design import check_design, check_study
 from oelm.analysis.checks.registry import CHECKS, SEVERITIES, Issue, by_severity, format_issues, issue
 from oelm.analysis.design import Design, Side, planned_design
@@ -297,17 +297,29 @@ def test_factors_that_other_arms_tell_apart_are_worth_a_note():
     assert (apart.places, apart.severity) == (("treated",), "note")
 
 
+FRAMES = {"init": "frames", "scale": "keep", "freeze": "qk"}  # frozen, and to attention what was there
+
+
 @pytest.mark.parametrize(
     "treatment",
     [
         FREEZE,
         {"init": "orthogonal", "scale": "match", "freeze": "none"},
         {"init": "frames", "scale": "keep", "freeze": "none"},  # a spectrum that is kept is no other scale
+        FRAMES,
         {"init": "zero", "freeze": "qk"},  # what is not there cannot be taken apart
     ],
 )
 def test_one_factor_alone_needs_no_arm_in_between(treatment):
     assert not found(study_of(arms={"baseline": BASE, "treated": treatment}), "MANY-FACTORS")
+
+
+def test_frozen_frames_tell_freezing_from_the_rest():
+    arms = {"baseline": BASE, "treated": {"init": "orthogonalize", "scale": "unit", "freeze": "qk"}}
+    assert found(study_of(arms=arms), "MANY-FACTORS")
+    assert not found(study_of(arms={**arms, "frames": FRAMES}), "MANY-FACTORS")
+    flat = {**FRAMES, "scale": "match"}
+    assert found(study_of(arms={**arms, "frames": flat}), "MANY-FACTORS"), "another spectrum is another attention"
 
 
 def scales(treated, control, **parts):
@@ -424,6 +436,30 @@ def test_a_baseline_is_left_alone(treatment, told):
     issues = found(study_of(arms={"baseline": treatment, "freeze-only": FREEZE}), "BASELINE-TREATED")
     assert [one.severity for one in issues] == (["invalid"] if told else [])
     assert all(f"({told})" in str(one.message) and one.arms == ("baseline",) for one in issues)
+
+
+@pytest.mark.parametrize("part", [{"trains": "head"}, {"adapter": {"kind": "lora"}}])
+def test_a_frozen_model_that_was_never_trained_is_noted(part):
+    arms = {"baseline": BASE, "part": part}
+    assert found(study_of(arms=arms), "RANDOM-BACKBONE") == []
+    scratch = {**STUDY["recipe"], "model": {"name": "minilm-l6", "from_scratch": True}}
+    assert found(study_of(arms={"baseline": BASE, "part": FREEZE}, recipe=scratch), "RANDOM-BACKBONE") == []
+    (one,) = found(study_of(arms=arms, recipe=scratch), "RANDOM-BACKBONE")
+    assert (one.severity, one.arms) == ("note", ("part",))
+
+
+@pytest.mark.parametrize("part", [{"trains": "biases"}, {"adapter": {"kind": "lora"}}])
+def test_what_tells_an_adapter_apart_is_not_what_it_does_to_queries_and_keys(part):
+    control = {"init": "gaussian", "scale": 0.02, "freeze": "none"}
+    orthogonal = {"init": "orthogonal", "scale": "unit", "freeze": "none"}
+    confounds = [
+        {one.where for one in found(study_of(arms=arms), "SCALE-CONFOUND")}
+        for arms in (
+            {"baseline": BASE, "a": orthogonal, "b": control},
+            {"baseline": BASE, "a": {**orthogonal, **part}, "b": control},
+        )
+    ]
+    assert confounds == [{"a / b"}, set()]
 
 
 # -- evidence --------------------------------------------------------------------------------------------------------
@@ -608,6 +644,6 @@ def test_shipped_studies(name):
 
 
 def test_there_are_both_kinds():
-    assert len(SHIPPED) == 21
+    assert len(SHIPPED) == 23
     assert sum(name.endswith("-as-published") for name in SHIPPED) >= 5
     assert sum(name.endswith("-fair") for name in SHIPPED) >= 5

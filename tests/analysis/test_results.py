@@ -180,7 +180,7 @@ def test_a_record_of_another_format(runs):
     edit(runs / "baseline" / "seed-1" / "record.json", lambda data: data.update(format=1))
     edit(runs / "freeze-only" / "seed-1" / "record.json", lambda data: data.update(format=99))
     why = left(load(runs))
-    assert "format 1; this oelm reads format 6" in why["baseline/seed-1"]
+    assert "format 1; this oelm reads format 7" in why["baseline/seed-1"]
     assert "a newer oelm" in why["freeze-only/seed-1"]
 
 

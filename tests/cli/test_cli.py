@@ -6,15 +6,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+import tokenizers
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
 import oelm
 from oelm.cli.main import COMMANDS, main
-from zoo import FAMILIES
+from zoo import FAMILIES, attentive
 
 BERT, GPT2 = (next(f for f in FAMILIES if f.name == name) for name in ("bert", "gpt2"))
 
@@ -109,6 +111,80 @@ def test_inspect_as_json(run, base):
     assert [p["role"] for p in facts["projections"]] == ["q", "k", "q", "k"]
     expected = oelm.orthonormality(GPT2.model())
     assert [row["deviation"] for row in facts["orthonormality"]] == pytest.approx([r.deviation for r in expected])
+
+
+def save_tokenizer(folder, words="a b c d e f g h"):
+    vocabulary = {word: number for number, word in enumerate(["<pad>", *words.split()])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<pad>"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>").save_pretrained(folder)
+
+
+def test_inspect_shows_spectra_on_sentences_of_ones_own(run, base, tmp_path):
+    made_up = run("inspect", base, "--spectrum")
+    assert made_up.returncode == 0, made_up.stderr
+    assert "made-up inputs, as the model has no tokenizer" in made_up.stdout
+    assert "frames unit: not for this model: nothing can be proved of attention that is so flat" in made_up.stdout
+    attentive(GPT2).save_pretrained(base)
+    save_tokenizer(base)
+    text, figure = tmp_path / "text.txt", tmp_path / "spectrum.svg"
+    text.write_text("a b c d e\n\nf a g b\n")
+    words = ("inspect", base, "--spectrum", "--text", text, "--figure", figure)
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    assert "2 sentences of yours, 9 tokens" in done.stdout
+    assert "frames match" in done.stdout
+    spectra = json.loads(run(*words, "--json").stdout)["spectra"]
+    heads = spectra["heads"]
+    assert [(one["layer"], one["head"]) for one in heads] == [(n, m) for n in range(2) for m in range(4)]
+    assert all(one["largest"] == one["spectrum"][0] and one["kl"]["unit"] >= 0 for one in heads)
+    assert spectra["refused"] == {}
+    drawn = ElementTree.parse(figure).getroot()
+    assert any("KL" in (one.text or "") for one in drawn.iter("{http://www.w3.org/2000/svg}text"))
+    assert json.loads(run("inspect", base, "--json").stdout)["spectra"] is None
+
+
+def test_spectra_of_what_has_none_say_why(run, tmp_path):
+    next(f for f in FAMILIES if f.name == "llama").model().to(torch.bfloat16).save_pretrained(tmp_path / "llama")
+    done = run("inspect", tmp_path / "llama", "--spectrum", "--figure", tmp_path / "new.svg")
+    assert done.returncode == 0, done.stderr
+    assert "frames match: not for this model: rotary positions" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "says"),
+    [
+        ("", ["--spectrum", "--text", "TEXT"], "has no sentences in it"),
+        (" \n\t\n", ["--spectrum", "--text", "TEXT"], "has no sentences in it"),
+        ("a " * 40, ["--spectrum", "--text", "TEXT"], "a sentence has 40 tokens, and the model takes 32"),
+        ("a b c\n" * 200, ["--spectrum", "--text", "TEXT"], "600 tokens together, more than 512"),
+        ("a" * 200_000, ["--spectrum", "--text", "TEXT"], "is too long"),
+        (b"\xff\xfe\xff", ["--spectrum", "--text", "TEXT"], "is not text in UTF-8"),
+        (None, ["--spectrum", "--text", "TEXT"], "there is no file"),
+        (None, ["--spectrum", "--text", "."], "is not a file"),
+        ("a", ["--text", "TEXT"], "--text goes with --spectrum"),
+        (None, ["--figure", "a.svg"], "--figure goes with --spectrum"),
+        (None, ["--spectrum", "--figure", "a.png"], "is not the name of an SVG file"),
+    ],
+)
+def test_spectra_that_cannot_be_made_are_one_message(run, base, tmp_path, text, words, says):
+    save_tokenizer(base)
+    if text is not None:
+        (tmp_path / "text.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
+    done = run("inspect", base, *(str(tmp_path / "text.txt") if word == "TEXT" else word for word in words))
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_text_needs_a_tokenizer_and_a_spectrum_weights(run, base, tmp_path):
+    (tmp_path / "text.txt").write_text("a b c")
+    done = run("inspect", base, "--spectrum", "--text", tmp_path / "text.txt")
+    assert done.returncode == 2
+    assert "--text needs a tokenizer" in done.stderr
+    done = run("inspect", "--config", base, "--spectrum")
+    assert done.returncode == 2
+    assert "--spectrum needs weights" in done.stderr
 
 
 def test_inspect_names_what_was_drawn_and_what_was_dropped(run, tmp_path):

@@ -10,7 +10,7 @@ from torch import nn
 import oelm
 from oelm.heads.find import find_projections
 from oelm.treatment import FITS_WIDTH
-from zoo import FAMILIES, Family
+from zoo import FAMILIES, Family, attentive
 
 MODELS = "transformers.models"
 # One of every way to keep queries and keys; the others are left out by `make check`.
@@ -153,7 +153,7 @@ def rows_of(model: nn.Module, name: str) -> torch.Tensor:
 @families
 def test_every_treatment_writes_queries_and_keys_and_nothing_else(family):
     """And takes it back; torch's generator does not move, nor does the mode of any module."""
-    model, batch = family.attentive(), family.batch()
+    model, batch = attentive(family), family.batch()
     before, masks = snapshot(model), {name: rows_of(model, name) for name in qk_names(model)}
     modes = [module.training for module in model.modules()]
     state = torch.get_rng_state()
@@ -175,7 +175,7 @@ def test_every_treatment_writes_queries_and_keys_and_nothing_else(family):
 def test_every_treatment_is_kept_by_training_and_survives_a_stop_and_the_trip(family, tmp_path):
     """Frozen bits stay; what goes on from the saved state has the same bits; plain transformers loads the model."""
     for name, fields in fitting(family).items():
-        models = [family.attentive() for _ in range(2)]
+        models = [attentive(family) for _ in range(2)]
         whole, resumed = (oelm.apply(model, **fields, inputs=family.batch()) for model in models)
         frozen = {one.key: one.copy() for one in whole.frozen}
         optimizer = adamw(models[0])

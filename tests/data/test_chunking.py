@@ -220,7 +220,7 @@ print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
         ("text", ".txt", 10),
     ],
 )
-def test_tokenizing_10_mb_of_text_takes_little_memory(tmp_path, task, ending, validation):
+def test_tokenizing_5_mb_of_text_takes_little_memory(tmp_path, task, ending, validation):
     """The entire process, with the interpreter and the training of the tokenizer."""
     code = """if 1:
         import json, pathlib, random, sys
@@ -229,7 +229,7 @@ def test_tokenizing_10_mb_of_text_takes_little_memory(tmp_path, task, ending, va
         folder, ending, long = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
         draw = random.Random(0)
         words = ["".join(draw.choices("abcdefghijklmnop", k=draw.randint(2, 9))) for _ in range(3000)]
-        for split, size in {"train": 10_000_000, "validation": 100_000, "test": 100_000}.items():
+        for split, size in {"train": 5_000_000, "validation": 100_000, "test": 100_000}.items():
             rows = []
             while size > 0:
                 rows.append(" " + " ".join(draw.choices(words, k=long)) + " . \\n")

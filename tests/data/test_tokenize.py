@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+import zoo
 from oelm.data.sources import find_source
 from oelm.data.splits import SplitReader
 from oelm.data.tasks import task_named
@@ -290,6 +291,10 @@ def test_a_tokenizer_that_is_not_there(tmp_path, shared_model):
         load_tokenizer(tmp_path / "none")
     with pytest.raises(DataError, match=r"(?s)cannot load a tokenizer.*data\.tokenizer"):
         load_tokenizer(tmp_path)
+    for name in ("bert", "gpt2", "t5"):  # of which transformers makes one that knows no word
+        next(family for family in zoo.FAMILIES if family.name == name).model().save_pretrained(tmp_path / name)
+        with pytest.raises(DataError, match=f"there is no tokenizer in {tmp_path / name}"):
+            load_tokenizer(tmp_path / name)
     assert load_tokenizer(shared_model("tokenizer-gpt2")).pad_token == "<|endoftext|>"
 
 

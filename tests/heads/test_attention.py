@@ -14,7 +14,7 @@ BY_NAME = {family.name: family for family in FAMILIES}
 # Their attention is softmax of plain logits: nothing is added for positions, nothing rotated.
 PLAIN = ["bert", "bert-decoder", "roberta", "electra", "distilbert", "opt", "vit", "bart", "clip-text"]
 PLAIN += ["oelm-gpt", "oelm-gpt-classifier", "gpt2", "gpt2-cross", "torch-encoder"]
-WITHOUT = {"albert", "deberta-v2", "qwen3", "gemma3"}
+WITHOUT = {"albert", "deberta-v2"}
 MEASURED = [family for family in FAMILIES if family.name not in WITHOUT]
 
 
@@ -44,6 +44,20 @@ def test_entropy_is_that_of_the_models_own_maps(name):
     assert measured.entropy == pytest.approx(own, rel=1e-4)
     even = measure_heads(family.model(), family.batch()).entropy
     assert min(own) < min(even) - 0.01, "attention is uneven enough to tell a mistake"
+
+
+def test_normalized_queries_and_keys_are_measured_as_they_attend():
+    """Their length has no part in it: that is what norms are for."""
+    family = BY_NAME["oelm-gpt-qk-norm"]
+    for model in (family.model(), sharpened(family)):
+        with torch.no_grad():
+            for block in model.model.blocks:
+                block.attention.q_norm.weight.mul_(3)
+        measured = measure_heads(model, family.batch())
+        with torch.no_grad():
+            own = [own_entropy(layer_map) for layer_map in family.maps(model)]
+        assert measured.entropy == pytest.approx(own, rel=1e-4)
+        assert min(own) < 0.8, "which is far from even"
 
 
 @pytest.mark.parametrize("name", ["bert", "distilbert", "oelm-gpt", "oelm-gpt-classifier", "gpt2", "opt"])

@@ -26,8 +26,10 @@ COMBINATIONS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_combination_trains_and_passes_its_audit(name):
+    """Every one on two families, and every family with two fifths of them: what they do is theirs, one by one."""
     family = next(f for f in FAMILIES if f.name == name)
-    for fields in COMBINATIONS:
+    mine = {NAMES.index(name), (NAMES.index(name) + 1) % len(NAMES)}
+    for fields in [fields for number, fields in enumerate(COMBINATIONS) if number % len(NAMES) in mine]:
         fields = {key: value for key, value in fields.items() if key != "scale" or fields["init"] != "keep"}
         model = family.model()
         applied = oelm.apply(model, **fields)

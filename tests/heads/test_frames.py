@@ -17,6 +17,7 @@ from oelm.heads import gauge, init
 from oelm.heads.audit import audit_folder
 from oelm.heads.find import find_projections
 from oelm.heads.measure import orthonormality
+from zoo import attentive
 
 SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 8), st.integers(8, 24), st.integers(0, 2**31))
 
@@ -103,7 +104,7 @@ def test_turning_a_head_twice_is_turning_it_once(shape):
 
 @pytest.mark.parametrize("family", zoo.FAMILIES, ids=lambda family: family.name)
 def test_every_family_keeps_its_function_or_says_why_not(family):
-    model, batch = family.attentive(), family.batch()
+    model, batch = attentive(family), family.batch()
     if not family.has_gauge:
         before = copy.deepcopy(model.state_dict())
         with pytest.raises(TreatmentError, match=r"rotary positions|q/k norms|share \d+ key heads"):
@@ -141,7 +142,7 @@ def _tensors(output):
 def test_what_is_not_seen_before_is_found_out_by_running_it(name, monkeypatch):
     """A model whose rotary positions nobody knows of."""
     family = next(family for family in zoo.FAMILIES if family.name == name)
-    model = family.attentive()
+    model = attentive(family)
     monkeypatch.setattr(gauge, "why_no_gauge", lambda model, layer: None)
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(TreatmentError, match="not plain inner products"):
@@ -161,7 +162,7 @@ def test_attention_that_looks_at_everything_alike_proves_nothing():
 def test_a_layer_is_proved_by_itself():
     """Flat attention above attention that is not: another output of what is below proves nothing of it."""
     family = zoo.FAMILIES[0]
-    bert = family.attentive()
+    bert = attentive(family)
     with torch.no_grad():
         for projection in find_projections(bert):
             if projection.layer == 1:
@@ -174,11 +175,11 @@ def test_a_layer_is_proved_by_itself():
 def test_what_is_saved_is_audited_against_its_base(tmp_path):
     """Without inputs: that attention is what it was needs no second proof."""
     family = next(family for family in zoo.FAMILIES if family.name == "bert-decoder")
-    model = family.attentive()
+    model = attentive(family)
     model.save_pretrained(tmp_path / "base")
     oelm.apply(model, init="frames", scale="match", freeze="qk", inputs=family.batch()).save_pretrained(tmp_path / "it")
     audit_folder(tmp_path / "it", against=tmp_path / "base").check()
-    family.attentive(seed=1).save_pretrained(tmp_path / "other")
+    attentive(family, seed=1).save_pretrained(tmp_path / "other")
     found = audit_folder(tmp_path / "it", against=tmp_path / "other").findings
     assert {finding.code for finding in found} == {"DIFFERS-FROM-BASE"}
 
@@ -194,19 +195,19 @@ def test_signs_are_not_the_librarys():
 def test_inputs_that_cannot_be_made_up_are_asked_for():
     family = next(family for family in zoo.FAMILIES if family.name == "torch-encoder")
     with pytest.raises(ModelError, match=r"(?s)does not say what its inputs are.*inputs="):
-        oelm.apply(family.attentive(), init="frames")
+        oelm.apply(attentive(family), init="frames")
     family = next(family for family in zoo.FAMILIES if family.name == "bert-decoder")
     with pytest.raises(ModelError, match="did not run on the inputs"):
-        oelm.apply(family.attentive(), init="frames")
+        oelm.apply(attentive(family), init="frames")
     for wrong in ({"words": torch.ones(1)}, {"input_ids": torch.full((1, 3), 10**6)}, [1, 2]):
         with pytest.raises(ModelError, match=r"(?s)does not run on these inputs.*inputs="):
-            oelm.apply(family.attentive(), init="frames", inputs=wrong)
+            oelm.apply(attentive(family), init="frames", inputs=wrong)
 
 
 def test_a_form_of_lower_rank():
     """Kept, it stays what it is, its query bias too; a flat spectrum would make directions up."""
     family = zoo.FAMILIES[0]
-    model, batch = family.attentive(), family.batch()
+    model, batch = attentive(family), family.batch()
     with torch.no_grad():
         next(p for p in find_projections(model) if p.role == "q").weight_rows(1)[2:] = 0
         before = model.eval()(**batch)
@@ -225,7 +226,7 @@ def test_a_form_of_lower_rank():
 
 def test_a_rank_that_only_rounding_fills():
     family = zoo.FAMILIES[0]
-    model = family.attentive()
+    model = attentive(family)
     with torch.no_grad():
         rows = next(p for p in find_projections(model) if p.role == "k").weight_rows(0)
         rows.copy_(torch.randn(6, 3, generator=torch.Generator().manual_seed(0)) @ rows[:3])
@@ -238,7 +239,7 @@ def test_heads_of_zeros():
     """A form that is zero stays so; `orthogonalize` and `polar` make rows of it, as of any other."""
     family = zoo.FAMILIES[0]
     for role in ("q", "k"):
-        model = family.attentive().eval()
+        model = attentive(family).eval()
         with torch.no_grad():
             next(p for p in find_projections(model) if p.role == role).weight_rows(1).zero_()
             before = model(**family.batch())
@@ -258,7 +259,7 @@ def test_a_flat_spectrum_and_the_way_there():
     family = zoo.FAMILIES[0]
 
     def spectrum(**fields):
-        model = family.attentive()
+        model = attentive(family)
         if fields:
             oelm.apply(model, init="frames", inputs=family.batch(), **fields)
         query, key = find_projections(model)[:2]
@@ -283,4 +284,4 @@ def test_a_flat_spectrum_and_the_way_there():
 def test_half_precision_proves_nothing(dtype):
     family = zoo.FAMILIES[0]
     with pytest.raises(TreatmentError, match=r"(?s)float16.*load the model in float32"):
-        oelm.apply(family.attentive().to(dtype), init="frames", inputs=family.batch())
+        oelm.apply(attentive(family).to(dtype), init="frames", inputs=family.batch())

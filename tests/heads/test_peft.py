@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import oelm
-from zoo import FAMILIES
+from zoo import FAMILIES, attentive
 
 
 def wrapped(name, targets, task):
@@ -86,7 +86,7 @@ def test_frames_below_an_adapter():
     """A new adapter adds nothing yet; a trained one adds to the coordinates that were."""
     family = FAMILIES[0]
     config = peft.LoraConfig(r=2, target_modules=["query", "value"], task_type="SEQ_CLS")
-    model = peft.get_peft_model(family.attentive(), config).eval()
+    model = peft.get_peft_model(attentive(family), config).eval()
     applied = oelm.apply(model, init="frames", freeze="qk", inputs=family.batch())
     applied.audit().check()
     applied.undo()

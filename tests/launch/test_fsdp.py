@@ -41,6 +41,8 @@ def test_two_processes_do_what_one_does_with_half_of_it_each(tmp_path, env):
     for mine, other in ((alone.start.heads, record.start.heads), (alone.heads, record.heads)):
         assert mine.entropy == pytest.approx(other.entropy, rel=1e-3)
         assert mine.logit_spread == pytest.approx(other.logit_spread, rel=1e-3)
+        assert mine.kl == pytest.approx(other.kl, rel=1e-2)
+        assert min(mine.kl) > 0
         for ours, theirs in zip(mine.norm["q"], other.norm["q"], strict=True):
             assert ours == pytest.approx(theirs, rel=1e-4)
     assert alone.audits == record.audits

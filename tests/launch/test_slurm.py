@@ -36,7 +36,7 @@ def slurm():
 
 @pytest.fixture
 def place(slurm, tmp_path, monkeypatch):
-    """A folder with a name that scripts must quote. What a test that failed left in the queue does not reach the next."""
+    """A folder with a name that scripts must quote. Of a test that fails nothing is left in the queue for the next."""
     monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "100% 'my' own"
     folder.mkdir()

@@ -11,8 +11,9 @@ from transformers import (
     GPT2ForSequenceClassification,
 )
 
+import oelm
 from oelm.data.tasks import task_named
-from oelm.errors import FolderError, ModelError
+from oelm.errors import FolderError, ModelError, TreatmentError
 from oelm.models.build import build_model
 from oelm.study.recipe import ModelConfig
 
@@ -118,3 +119,11 @@ def test_a_real_classifier_of_two_classes_is_refused_for_three(shared_model):
 def test_a_home_that_nobody_has_is_one_message():
     with pytest.raises(FolderError, match="there is no folder ~nobody-of-this-name/model"):
         build("~nobody-of-this-name/model")
+
+
+def test_the_small_gpt_has_norms_of_queries_and_keys_if_the_recipe_says_so():
+    plain, normed = (build("oelm-gpt", preset="mini-128", qk_norm=says) for says in (False, True))
+    assert not any("q_norm" in name or "k_norm" in name for name in plain.state_dict())
+    assert hasattr(normed.model.blocks[0].attention, "q_norm")
+    with pytest.raises(TreatmentError, match="q/k norms"):
+        oelm.apply(normed, init="frames", freeze="qk")

@@ -110,10 +110,11 @@ def test_lm_head_shares_the_token_embedding() -> None:
 # Architecture
 
 
+@pytest.mark.parametrize("qk_norm", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
-def test_forward_equals_the_architecture_written_out(causal: bool) -> None:
+def test_forward_equals_the_architecture_written_out(causal: bool, qk_norm: bool) -> None:
     torch.manual_seed(0)
-    model = OelmGPTModel(tiny(causal=causal)).eval()
+    model = OelmGPTModel(tiny(causal=causal, qk_norm=qk_norm)).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     ids = tokens(2, 7)
@@ -129,6 +130,9 @@ def test_forward_equals_the_architecture_written_out(causal: bool) -> None:
                 normed @ projection.weight[rows].T
                 for projection in (attention.q_proj, attention.k_proj, attention.v_proj)
             )
+            if qk_norm:  # of every head by itself, with one weight for all
+                query = query / (query.square().mean(-1, keepdim=True) + 1e-5).sqrt() * attention.q_norm.weight
+                key = key / (key.square().mean(-1, keepdim=True) + 1e-5).sqrt() * attention.k_norm.weight
             scores = (query @ key.transpose(1, 2) / 8**0.5).masked_fill(forbidden, -torch.inf)
             heads.append(scores.softmax(-1) @ value)
         x = x + torch.cat(heads, -1) @ attention.o_proj.weight.T
@@ -163,6 +167,20 @@ def test_initial_weights() -> None:
             assert torch.equal(module.weight, torch.ones(128)), name
         if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
             assert torch.equal(module.bias, torch.zeros_like(module.bias)), name
+
+
+def test_norms_of_queries_and_keys_leave_all_else_as_it_is(tmp_path: Path) -> None:
+    plain, normed = causal_lm().state_dict(), causal_lm(qk_norm=True)
+    own = {name: weight for name, weight in normed.state_dict().items() if name not in plain}
+    assert sorted(own) == sorted(f"model.blocks.{n}.attention.{role}_norm.weight" for n in (0, 1) for role in "qk")
+    assert all(weight.shape == (8,) and bool((weight == 1).all()) for weight in own.values())
+    assert all(torch.equal(normed.state_dict()[name], weight) for name, weight in plain.items())
+    normed.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert loaded.config.qk_norm
+    ids = tokens(2, 7)
+    assert torch.equal(loaded(ids).logits, normed(ids).logits)
+    assert not torch.allclose(causal_lm()(ids).logits, normed(ids).logits, atol=1e-3)
 
 
 def test_initializer_range_is_used() -> None:

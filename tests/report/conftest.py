@@ -10,7 +10,7 @@ import pytest
 from made_bench import write_bench
 from made_runs import STUDY, edit_sealed, make_runs, replace_at, score, study_of
 from oelm.analysis.results import Results, read_results
-from oelm.facts import AttentionStats
+from oelm.facts import AttentionMap, AttentionStats
 from oelm.report.blocks import Content
 from oelm.report.write import build_content
 from oelm.runs.record import Failure
@@ -68,21 +68,30 @@ def lively(cell, record):
     """Curves that rise, heads that were measured, and provenance that tries to be code."""
     random = np.random.default_rng([cell.seed, len(cell.arm)])
 
-    def heads(cosine):
+    def map_of(layer, sharpness):
+        weights = np.tril(np.exp(sharpness * random.standard_normal((12, 12))))
+        weights = (255 * weights / weights.sum(1, keepdims=True)).round().astype(np.uint8)
+        return AttentionMap(layer=layer, head=0, queries=12, weights=weights.tobytes().hex())
+
+    def heads(cosine, kl=0.0):
         return AttentionStats(
             norm=dict.fromkeys("qk", ((5.0,) * 4,) * 3),
             cosine={role: (cosine * (1 + random.random((3, 4)))).tolist() for role in "qk"},
             logit_spread=(1.0,) * 3,
             entropy=(None, *(3 - random.random(2)).tolist()),
+            kl=(None, kl, kl * (1 + random.random())),
+            maps=(map_of(0, 1), map_of(1, 2), map_of(2, 3)),
         )
 
     evaluations = []
     for row in record.evaluations:
         accuracy = round(1000 * record.last_evaluation["accuracy"] * (1 - 0.2 / row.step)) / 1000
         evaluations.append(replace(row, metrics={"loss": row.metrics["loss"], "accuracy": accuracy}))
-    record = replace_at(record, "start.heads", heads(1e-6 if cell.arm == "oelm-freeze" else 0.8))
+    dose = {"oelm-freeze": 0.4, "oelm-nofreeze": 0.4, "oelm-random_2": 1.3}.get(cell.arm, 0.0)
+    record = replace_at(record, "start.heads", heads(1e-6 if cell.arm == "oelm-freeze" else 0.8, dose))
+    record = replace_at(record, "start.untreated", (map_of(0, 2), map_of(1, 2), map_of(2, 2)))
     record = replace_at(record, "provenance.host", HOSTILE)
-    return replace(record, evaluations=tuple(evaluations), heads=heads(0.9))
+    return replace(record, evaluations=tuple(evaluations), heads=heads(0.9, dose + 0.1))
 
 
 @pytest.fixture(scope="session")

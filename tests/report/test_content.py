@@ -269,8 +269,9 @@ def test_the_results_table_holds_what_the_records_hold(made):
         assert row.cells[3].text.en == "5"
     baseline, frozen = table.rows[0], table.rows[1]
     assert baseline.cells[4].text.en == "\u2013"
-    assert frozen.cells[7].text.en == "20,939,906"
-    assert frozen.cells[8].sort < baseline.cells[8].sort
+    assert frozen.cells[7].text.en == f"{100 * frozen.cells[1].sort / baseline.cells[1].sort:.1f} %", "quality kept"
+    assert [cell.text.en for cell in frozen.cells[9:11]] == ["20,939,906", "92.2 %"]
+    assert frozen.cells[9].sort < baseline.cells[9].sort
 
 
 def test_every_cell_links_to_its_record(made):
@@ -286,7 +287,7 @@ def test_every_cell_links_to_its_record(made):
 
 def test_statistics_show_both_sources(made):
     one = made.results.comparisons["oelm-freeze"]
-    found = next(row for row in rows(made.content, "results") if row[0] == "oelm-freeze" and len(row) == 13)
+    found = next(row for row in rows(made.content, "results") if row[0] == "oelm-freeze" and row[3][0] == "[")
     assert found[3] == f"[{one.over_seeds.low:+.4f}, {one.over_seeds.high:+.4f}]"
     assert found[4] == f"[{one.bootstrap.low:+.4f}, {one.bootstrap.high:+.4f}]"
     assert found[5] == f"[{one.over_examples.low:+.4f}, {one.over_examples.high:+.4f}]"
@@ -429,6 +430,7 @@ FAMILIES = {
     "status-": ["done", "running", "stopped", "pending", "failed", "diverged", "audit-failed"],
     "heads-": ["start", "final"],
     "entropy-": ["start", "final"],
+    "maps-": ["untreated", "start", "final"],
     "recommend-": ["quality", "memory", "fastest"],
     "times-": ["precision", "budget", "interrupted"],
     "part-": ["step", "forward", "backward", "optimizer", "best"],

@@ -34,6 +34,7 @@ from oelm.text.messages import untranslated
 pytestmark = pytest.mark.slow
 
 NAMES = ["forest", "curves", "loss", "corners", "size", "speed", "timed", "tuning", "best-of-k", "heads", "entropy"]
+NAMES += ["dose", "maps"]
 NASTY = "<script>alert(\"1\")</script> $x^2$ & 'y'"
 
 
@@ -203,6 +204,8 @@ def test_heads_that_were_measured_in_part_are_not_drawn(tmp_path):
     found = {one.name: one for one in figures_section(read_results(make_runs(tmp_path, change=change)))}
     assert found["heads"].svg is None
     assert found["entropy"].svg is None
+    assert found["dose"].svg is None
+    assert found["maps"].svg is None
 
 
 def test_orthogonal_heads_are_dark_at_any_length(made):
@@ -409,3 +412,27 @@ def test_lower_is_better_turns_the_target_around(tmp_path):
         "freeze-only": 100,
         "oelm-freeze": 50,
     }
+
+
+def test_dose_and_response_have_a_point_an_arm(made):
+    drawn = figures(made.content)["dose"]
+    said = tips(drawn.svg)
+    assert len(said) == len(made.results.comparisons) == 4
+    for arm, one in made.results.comparisons.items():
+        kl = np.mean(list(made.results.attention_kl(arm, "start").values()))
+        assert any(tip.startswith(f"{arm}: KL {kl:.3g} nats") and f"{one.estimate.mean:+.4f}" in tip for tip in said)
+    assert "accuracy, minus baseline" in words(drawn.svg)
+    table = next(s for s in made.content.sections if s.name == "results").blocks[1]
+    at = [column.title.en for column in table.columns].index("KL of attention")
+    for row in table.rows:
+        by_seed = (made.results.attention_kl(row.arm, moment).values() for moment in ("start", "final"))
+        assert row.cells[at].text.en == " \u2192 ".join(f"{np.mean(list(some)):.3g}" for some in by_seed)
+
+
+def test_maps_of_every_arm_stand_side_by_side(made):
+    drawn = figures(made.content)["maps"]
+    said = words(drawn.svg)
+    assert said.count("before") == said.count("start") == said.count("end") == 3, "a head each"
+    assert {"layer 0, head 0", "layer 2, head 0", *made.results.arms} <= set(said)
+    assert drawn.svg.count("<image") == len(made.results.arms) + 1, "and the scale"
+    assert "seed 0" in drawn.caption.en

@@ -57,7 +57,7 @@ def test_pictures_and_records_are_there(made, tmp_path):
         assert path.name == name
         text = path.read_text(encoding="utf-8")
         pictures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", text)
-        assert len(pictures) == 11
+        assert len(pictures) == 13
         assert all((tmp_path / picture).is_file() for picture in pictures)
         links = set(re.findall(r"(?<!!)\[[^\]]*\]\(([^)]*record\.json)\)", text))
         assert len(links) == 25

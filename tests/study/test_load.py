@@ -130,6 +130,7 @@ def test_all_problems_are_said_together(load):
         ({"recipe/data/path": 5}, r"recipe\.data\.path +must be a valid string, got 5"),
         ({"recipe/data/tokenizer": {"vocab": 300}}, r"recipe\.data\.tokenizer +say either `name` or `train`"),
         ({"recipe/model/preset": "mini-128"}, r"recipe\.model\.preset +goes with the model 'oelm-gpt'"),
+        ({"recipe/model/qk_norm": True}, r"recipe\.model\.qk_norm +goes with the model 'oelm-gpt'"),
         (
             {"recipe/model/name": "oelm-gpt"},
             r"(?s)recipe\.model\.preset +is missing.*recipe\.data\.tokenizer +'oelm-gpt'",

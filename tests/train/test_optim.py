@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from torch import nn
 
 import oelm
 import tiny_study
+import zoo
 from oelm.bench.memory import count_memory, theoretical_memory
-from oelm.errors import CellError, ModelError, Stopped, StudyError
+from oelm.errors import CellError, ModelError, Stopped, StudyError, TreatmentError
 from oelm.study import optimizers
 from oelm.study.load import study_from_dict
 from oelm.study.recipe import OptimizerConfig
@@ -19,6 +21,7 @@ from oelm.train.checkpoint import group_values, load_group_values_, load_optimiz
 from oelm.train.optim import MuonAdamW, make_optimizer, optimizer_state_bytes
 from running import StopsAt, run_cell
 
+FAMILIES = {family.name: family for family in zoo.FAMILIES}
 BUILT_IN = ("adamw", "adam", "sgd", "adafactor", "muon")
 CONFIGS = {
     "adamw": OptimizerConfig(lr=1e-2),
@@ -221,6 +224,108 @@ def test_state_that_cannot_be_kept_is_an_error():
         optimizer_tensors(one, optimizer)
 
 
+# -- another learning rate for queries and keys ----------------------------------------------------------------------
+
+
+def qk_names(groups, model):
+    """Names of the parameters in the groups of queries and keys."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return {names[p] for group in groups if "lr_scale" in group for p in group["params"]}
+
+
+def descend(model, optimizer, family, steps=1):
+    for _ in range(steps):
+        family.loss(model).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_queries_and_keys_have_a_share_of_the_rate(name):
+    family = FAMILIES["bert"]  # with biases
+    model = family.model()
+    optimizer = make_optimizer(model, replace(CONFIGS[name], qk_lr=0.1, weight_decay=0.3))
+    named = qk_names(optimizer.param_groups, model)
+    assert named == {n for n, _ in model.named_parameters() if ".self.query." in n or ".self.key." in n}
+    for group in optimizer.param_groups:
+        assert group["lr"] == pytest.approx(1e-3 if "lr_scale" in group else 1e-2)
+        assert group["weight_decay"] == (0.3 if group["params"][0].ndim == 2 else 0)
+    assert "lr_scale" not in optimizer.param_groups[0], "whose rate is logged"
+    assert oelm.apply(model).audit(optimizer=optimizer).ok
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_whole_share_is_no_other_rate(name):
+    family, states = FAMILIES["oelm-gpt"], []
+    for share in (None, 1.0):
+        model = family.model().train(False)
+        descend(model, make_optimizer(model, replace(CONFIGS[name], qk_lr=share)), family, steps=2)
+        states.append(model.state_dict())
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_unfrozen_layers_go_to_the_groups_that_expect_them(name, kind):
+    family = FAMILIES[kind]
+    model = family.model().train(False)
+    applied = oelm.apply(model, init="orthogonal", freeze="qk", separate_qk=True)
+    optimizer = make_optimizer(model, replace(CONFIGS[name], qk_lr=0.1))
+    assert not qk_names(optimizer.param_groups, model)
+    descend(model, optimizer, family)
+    applied.audit(optimizer=optimizer).check()
+    for layer in (1, 0):
+        unfrozen = applied.unfreeze([layer], optimizer=optimizer)
+        names = {n for n, p in model.named_parameters() if any(p is one for one in unfrozen)}
+        assert names <= qk_names(optimizer.param_groups, model)
+    for group in optimizer.param_groups:
+        assert len({p.ndim for p in group["params"]}) == 1, "matrices decay, vectors do not"
+    descend(model, optimizer, family, steps=2)
+    applied.audit(optimizer=optimizer).check()
+
+
+def test_a_fused_matrix_has_two_rates_exactly():
+    """Plain descent moves queries and keys by just the share, and the values as ever; names stay as they were."""
+    family, moved = FAMILIES["gpt2"], {}
+    before = family.model().state_dict()["transformer.h.0.attn.c_attn.weight"]
+    for share in (None, 0.25):
+        model = family.model().train(False)
+        applied = oelm.apply(model, separate_qk=share is not None)
+        config = OptimizerConfig(name="sgd", lr=0.5, qk_lr=share, weight_decay=0.0)
+        descend(model, make_optimizer(model, config), family)
+        assert applied.audit().ok
+        moved[share] = model.state_dict()["transformer.h.0.attn.c_attn.weight"] - before
+    width = before.shape[0]
+    for rows, share in ((slice(0, 2 * width), 0.25), (slice(2 * width, None), 1.0)):
+        torch.testing.assert_close(moved[0.25][:, rows], share * moved[None][:, rows], atol=1e-7, rtol=1e-4)
+
+
+def test_what_cannot_have_a_rate_of_its_own_is_refused():
+    fused = FAMILIES["gpt2"].model()
+    with pytest.raises(ModelError, match=r"(?s)a learning rate of their own.*c_attn\.weight.*has other rows too"):
+        make_optimizer(fused, OptimizerConfig(lr=1e-3, qk_lr=0.1))
+    before = {name: tensor.clone() for name, tensor in fused.state_dict().items()}
+    with pytest.raises(TreatmentError, match=r"(?s)cannot have frozen q.*queries and keys in one part"):
+        oelm.apply(fused, init="orthogonal", freeze="q", separate_qk=True)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in fused.state_dict().items())
+    undone = oelm.apply(fused, separate_qk=True)
+    undone.undo()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in fused.state_dict().items())
+    assert type(fused.transformer.h[0].attn.c_attn).__name__ == "Conv1D"
+
+
+def test_a_study_sets_tunes_and_overrides_the_share():
+    content = tiny_study.study("data", optimizer={"lr": 1e-3})
+    content["arms"]["oelm-freeze"]["overrides"] = {"optimizer.qk_lr": 0.1}
+    content["tune"] = {"optimizer.qk_lr": [0.1, 0.3, 1.0]}
+    with pytest.raises(StudyError, match="qk_lr"):  # as for any setting: an arm has its own, or tunes it
+        study_from_dict(content)
+    del content["arms"]["oelm-freeze"]["overrides"]
+    assert study_from_dict(content).tune.grid == {"optimizer.qk_lr": (0.1, 0.3, 1.0)}
+    with pytest.raises(StudyError, match=r"recipe\.optimizer\.qk_lr +must be greater than 0"):
+        study_from_dict(tiny_study.study("data", optimizer={"lr": 1e-3, "qk_lr": 0}))
+
+
 # -- in a study ----------------------------------------------------------------------------------------------------
 
 
@@ -231,17 +336,19 @@ def left_behind(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_stopped_and_resumed_is_uninterrupted(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "qk_lr"), [*((name, None) for name in BUILT_IN), ("adamw", 0.1), ("muon", 0.1)])
+def test_stopped_and_resumed_is_uninterrupted(name, qk_lr, tmp_path, monkeypatch):
     monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
     options = {"sgd": {"momentum": 0.9, "nesterov": True}}.get(name, {})
     content = tiny_study.study(
         tiny_study.write_data(tmp_path / "data"),
-        optimizer={"name": name, "lr": 1e-3, "options": options},
+        optimizer={"name": name, "lr": 1e-3, "options": options, "qk_lr": qk_lr},
         budget={"steps": 4},
         evaluate={"every": 2},
         checkpoint={"every": 2, "keep": "final"},
     )
+    if qk_lr is not None:
+        content["arms"]["oelm-freeze"]["unfreeze"] = {"start": 0.2, "end": 0.7}
     study = study_from_dict(content)
     cell = {"arm": "oelm-freeze", "seed": 0}
     record = run_cell(study, **cell, out=tmp_path / "whole")

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -210,6 +210,11 @@ class Results:
                 found.setdefault(split, {self.study.compare.metric: None}).update(dict.fromkeys(metrics))
         return {split: tuple(metrics) for split, metrics in found.items()}
 
+    def attention_kl(self, arm: str, moment: Literal["start", "final"]) -> dict[int, float]:
+        """By seed: how far attention is from that of the untreated model, after the treatment or after the training."""
+        found = {seed: record.kl(moment) for seed, record in self.of(arm).items()}
+        return {seed: value for seed, value in found.items() if value is not None}
+
     def mean(self, arm: str, metric: str, *, model: Which = "final", split: str | None = None) -> ArmMean | None:
         """What an arm reaches, with an interval over seeds and, where they were kept, examples."""
         from oelm.analysis.evidence import arm_mean
@@ -218,6 +223,11 @@ class Results:
         if key not in self._means:
             self._means[key] = arm_mean(self, arm, metric, model=model, split=split)
         return self._means[key]
+
+    def trained_share(self, arm: str) -> float | None:
+        """Weights that learn, as a share of all, an adapter's among them."""
+        counts = next((record.counts for record in self.of(arm).values() if record.counts is not None), None)
+        return counts.trainable / counts.total if counts is not None and counts.total else None
 
     @cached_property
     def _means(self) -> dict[tuple[str, str, Which, str | None], ArmMean | None]:
@@ -412,6 +422,7 @@ class Results:
             for count in ("trainable", "frozen", "total"):
                 row[count] = getattr(record.counts, count, None)
             row["lr"] = record.spec.recipe.optimizer.lr
+            row |= {"kl_start": record.kl("start"), "kl_final": record.kl("final")}
             for metric in ("step_seconds", "training_seconds", "peak_memory"):
                 row[metric] = self._value(record, metric, "final")
             if self.study.tunes_lr:

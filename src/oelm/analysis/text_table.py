@@ -14,7 +14,7 @@ from oelm.analysis.observed_design import merge_seeds
 from oelm.analysis.results import Results
 from oelm.analysis.stats.estimate import Interval
 from oelm.analysis.verdicts import Comparison, exploratory_arms
-from oelm.format import finite_or_none, format_columns, format_duration, format_interval
+from oelm.format import finite_or_none, format_columns, format_duration, format_interval, format_percent
 from oelm.metrics import find_metric
 from oelm.study.study import format_overrides
 
@@ -44,12 +44,12 @@ def lock_issues(results: Results) -> list[Issue]:
 def _validation_table(results: Results) -> list[str]:
     """What there is to see of a study that is not complete."""
     metric = results.study.compare.metric
-    rows = [("arm", "trainable", "n", f"{metric}, validation", "spread")]
+    rows = [("arm", "trainable", "share", "n", f"{metric}, validation", "spread")]
     for arm in results.arms:
         values = list(_validation(results, arm).values())
         mean = f"{statistics.fmean(values):.4f}" if values else "-"
         spread = f"{statistics.stdev(values):.4f}" if len(values) > 1 else "-"
-        rows.append((arm, _count(results, arm), str(len(values)), mean, spread))
+        rows.append((arm, *_counts(results, arm), str(len(values)), mean, spread))
     return [str(results.sealed), "", *format_columns(rows, left=("arm",))]
 
 
@@ -62,8 +62,8 @@ def _validation(results: Results, arm: str) -> dict[int, float]:
 def _table(results: Results) -> list[str]:
     metric, against = results.study.compare.metric, results.study.compare.baseline
     difference, interval = f"final - {against}", "95 % interval"
-    titles = ("arm", "trainable", "n", f"{metric}, final", interval, "spread", "best", difference, _DECIDES, "verdict")
-    rows = [titles]
+    titles = ("arm", "trainable", "share", "n", f"{metric}, final", interval, "spread", "best", difference)
+    rows = [(*titles, _DECIDES, "verdict")]
     for arm in results.arms:
         counted = results.counted(arm)
         values = [value for seed, value in results.values(arm, metric).items() if seed in counted]
@@ -72,7 +72,7 @@ def _table(results: Results) -> list[str]:
         rows.append(
             (
                 arm,
-                _count(results, arm),
+                *_counts(results, arm),
                 str(len(values)),
                 f"{final.mean:.4f}" if final is not None else "-",
                 format_interval(final.interval.low, final.interval.high) if final is not None else "-",
@@ -131,9 +131,10 @@ def _changes(results: Results) -> list[str]:
     )
 
 
-def _count(results: Results, arm: str) -> str:
-    numbers = results.values(arm, "trainable")
-    return f"{next(iter(numbers.values())):,.0f}" if numbers else ""
+def _counts(results: Results, arm: str) -> tuple[str, str]:
+    """Weights that learn, and their share of all."""
+    numbers, share = results.values(arm, "trainable"), results.trained_share(arm)
+    return f"{next(iter(numbers.values())):,.0f}" if numbers else "", format_percent(share) if share is not None else ""
 
 
 def _by_seed(results: Results) -> list[str]:
@@ -202,6 +203,8 @@ def results_as_dict(results: Results) -> dict[str, object]:
         one, found = results.comparisons.get(arm), results.mean(arm, metric)
         arms[arm] = {
             "treatment": study.arms[arm].treatment.to_dict(),
+            "adapter": adapter.to_dict() if (adapter := study.arms[arm].adapter) is not None else None,
+            "trains": study.arms[arm].trains,
             "overrides": study.arms[arm].overrides,
             "tuned": results.tuned(arm),
             "trainable": next(iter(results.values(arm, "trainable").values()), None),

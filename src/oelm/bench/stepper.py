@@ -48,7 +48,7 @@ class Stepper:
         self.loop, self._now = loop, now
         loop.model.train()
         for group in loop.optimizer.param_groups:
-            group["lr"] = loop.recipe.optimizer.lr
+            group["lr"] = loop.recipe.optimizer.lr * group.get("lr_scale", 1.0)
 
     def time_steps(self, first: int, steps: int) -> TimedBlock:
         """Train on the batches of these steps of the study, which are made before the clock runs."""

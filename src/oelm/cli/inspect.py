@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oelm.cli.echo import echo
-from oelm.errors import FolderError
+from oelm.cli.spectrum import format_spectra, read_sentences, spectra_of
+from oelm.errors import FolderError, MissingPart, ReportError, is_installed
 from oelm.facts import Counts
 from oelm.format import format_columns
 from oelm.treatment import Treatment
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from oelm.heads.count import Savings
     from oelm.heads.measure import Orthonormality
     from oelm.heads.projection import Projection
+    from oelm.heads.spectrum import Spectra
     from oelm.models.load import ReplacedHead
 
 
@@ -28,13 +31,40 @@ def inspect(
     ] = None,
     freeze: Annotated[str, typer.Option(help="What to freeze: none, q, k, qk")] = "qk",
     layers: Annotated[str, typer.Option(help="Layers, e.g. all, 0-5, first:0.5, last:0.25")] = "all",
+    spectrum: Annotated[
+        bool, typer.Option("--spectrum", help="The spectrum of every head, and how far treatments would move attention")
+    ] = False,
+    text: Annotated[Path | None, typer.Option(help="With --spectrum: a file of sentences, one a line")] = None,
+    figure: Annotated[Path | None, typer.Option(help="With --spectrum: a file for its picture, .svg")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
     """Show the heads of a model, and what a treatment would freeze and save"""
     if (model is None) == (config is None):
         raise FolderError("say which model: `oelm inspect MODEL`, or `oelm inspect --config FILE` without weights")
-    facts = _inspect(model, config, Treatment.from_dict({"freeze": freeze, "layers": layers}))
+    _check_options(model, spectrum=spectrum, text=text, figure=figure)
+    sentences = None if text is None else read_sentences(text)
+    treatment = Treatment.from_dict({"freeze": freeze, "layers": layers})
+    facts = _inspect(model, config, treatment, spectrum=spectrum, sentences=sentences)
+    if figure is not None and facts.spectra is not None:
+        from oelm.report.figures.spectrum import draw_spectra
+
+        draw_spectra(facts.spectra.heads, figure)
     echo(json.dumps(facts.to_dict(), indent=2) if as_json else str(facts))
+
+
+def _check_options(model: str | None, *, spectrum: bool, text: Path | None, figure: Path | None) -> None:
+    for option, given in (("--text", text), ("--figure", figure)):
+        if given is not None and not spectrum:
+            raise FolderError(f"{option} goes with --spectrum")
+    if spectrum and model is None:
+        raise FolderError("--spectrum needs weights, and --config has none", hint="oelm inspect MODEL --spectrum")
+    if figure is not None:
+        if figure.suffix != ".svg":
+            raise ReportError(
+                f"{figure} is not the name of an SVG file", hint=f"--figure {figure.stem or 'spectrum'}.svg"
+            )
+        if not is_installed("matplotlib"):
+            raise MissingPart("matplotlib", extra="report", needed_by="--figure")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +80,10 @@ class ModelFacts:
     heads: list[Orthonormality] | None
     """None without weights."""
     replaced: ReplacedHead
+    spectra: Spectra | None = None
+    """None unless it was asked for."""
+    measured_on: str = ""
+    """What the attention of `spectra` was measured on, in words."""
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -63,7 +97,12 @@ class ModelFacts:
             "saving": self.saving.to_dict(),
             "projections": [_as_dict(projection) for projection in self.projections],
             "orthonormality": None if self.heads is None else [head.to_dict() for head in self.heads],
+            "spectra": None if self.spectra is None else self._spectra_as_dict(self.spectra),
         }
+
+    def _spectra_as_dict(self, spectra: Spectra) -> dict[str, object]:
+        heads = [head.to_dict() for head in spectra.heads]
+        return {"measured_on": self.measured_on, "heads": heads, "refused": spectra.refused}
 
     def __str__(self) -> str:
         counts, saving, qk = self.counts, self.saving, self.counts.qk or 0
@@ -81,6 +120,8 @@ class ModelFacts:
             f"saves {saving.memory_bytes / 2**20:,.1f} MiB of gradients and Adam moments, and at most "
             f"{100 * saving.linear_work:.2f} % of the work in linear layers",
         ]
+        if self.spectra is not None:
+            lines += ["", *format_spectra(self.spectra, self.measured_on)]
         return "\n".join(lines)
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -126,7 +167,9 @@ def _as_dict(projection: Projection) -> dict[str, object]:
     }
 
 
-def _inspect(model: str | None, config: str | None, treatment: Treatment) -> ModelFacts:
+def _inspect(
+    model: str | None, config: str | None, treatment: Treatment, *, spectrum: bool, sentences: list[str] | None
+) -> ModelFacts:
     from oelm.cli.quiet import quiet_loading
     from oelm.heads.count import count, freezing_savings
     from oelm.heads.find import find_projections
@@ -136,6 +179,7 @@ def _inspect(model: str | None, config: str | None, treatment: Treatment) -> Mod
     with quiet_loading():
         loaded = load_model(model) if model is not None else meta_model(load_config(config or ""))
     projections = find_projections(loaded)
+    spectra, measured_on = spectra_of(loaded, model or "", sentences) if spectrum else (None, "")
     return ModelFacts(
         model=model or config or "",
         class_name=type(loaded).__name__,
@@ -145,4 +189,6 @@ def _inspect(model: str | None, config: str | None, treatment: Treatment) -> Mod
         projections=projections,
         heads=None if model is None else [head for one in projections for head in measure(one)],
         replaced=replaced_head(loaded),
+        spectra=spectra,
+        measured_on=measured_on,
     )

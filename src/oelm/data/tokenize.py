@@ -375,6 +375,12 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None) -> Any:
             why=f"{type(error).__name__}: {why}",
             hint="data.tokenizer: {name: FOLDER}, or {train: bpe, vocab: 8192}",
         ) from error
+    if len(tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)) < 2:
+        raise DataError(
+            f"there is no tokenizer in {name}",
+            why="transformers makes one of its configuration then, whose every word is unknown",
+            hint="a folder with tokenizer.json; data.tokenizer: {name: FOLDER}, or {train: bpe, vocab: 8192}",
+        )
     if not tokenizer.is_fast:
         raise DataError(f"the tokenizer of {name} is not a fast tokenizer", hint="use a folder with tokenizer.json")
     if tokenizer.pad_token_id is None:

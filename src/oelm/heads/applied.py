@@ -17,7 +17,7 @@ from oelm.heads.count import count
 from oelm.heads.find import num_layers
 from oelm.heads.freeze import add_to_optimizer, remove_from_optimizer, set_requires_grad
 from oelm.heads.init import orthonormalize_rows
-from oelm.heads.projection import ParamSlice, slice_hashes
+from oelm.heads.projection import ParamSlice, parameter_hashes, slice_hashes
 from oelm.heads.sharded import full_tensor, is_sharded
 from oelm.heads.split import Unsplit, join_
 from oelm.treatment import Treatment, select_layers
@@ -85,6 +85,10 @@ class Applied:
         self.frozen_at_apply = frozenset(param_slice.key for param_slice in self.frozen)
         self.frozen_hashes = {param_slice.key: self.hashes_at_apply[param_slice.key] for param_slice in self.frozen}
         """SHA-256 of every frozen slice when it was last frozen."""
+        self.other_hashes = parameter_hashes(self.other_frozen)
+        """SHA-256 of every other parameter that was frozen already, by an adapter method or by hand."""
+        self.frozen_by_design: frozenset[str] = frozenset()
+        """Names of parameters that are frozen on purpose: of a task head or pooler, the audit would report it."""
         self.fingerprints = {
             name: fingerprint(parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
         }
@@ -97,6 +101,19 @@ class Applied:
     def frozen(self) -> list[ParamSlice]:
         """The treated slices that are frozen now."""
         return [param_slice for param_slice in self.slices if not param_slice.parameter.requires_grad]
+
+    @property
+    def other_frozen(self) -> dict[str, nn.Parameter]:
+        """The parameters that are frozen now and are more than what was treated, by name."""
+        treated: dict[int, int] = {}
+        for param_slice in self.slices:
+            key = id(param_slice.parameter)
+            treated[key] = treated.get(key, 0) + param_slice.numel
+        return {
+            name: parameter
+            for name, parameter in self.model.named_parameters()
+            if not parameter.requires_grad and treated.get(id(parameter), 0) < parameter.numel()
+        }
 
     @property
     def kept_orthonormal(self) -> list[ParamSlice]:

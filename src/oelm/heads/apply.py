@@ -46,6 +46,7 @@ def apply(
     seed: int = 0,
     inputs: Mapping[str, Any] | None = None,
     keep_undo: bool = True,
+    separate_qk: bool = False,
     **fields: Unpack[TreatmentFields],
 ) -> Applied:
     """Treat the queries and keys of `model` in place; its class stays the same.
@@ -58,6 +59,8 @@ def apply(
     inputs: a batch of the model, on which `frames` is proved to leave attention as it was; made up if left out.
     keep_undo: False saves the memory of the copy that `undo` needs, and that restores the model if `apply` is
         interrupted (`frames` makes it for as long as it may be refused).
+    separate_qk: whether queries and keys of fused matrices become parameters of their own even where they learn, for a
+        group of their own in the optimizer.
     init: how every head's block of weights is initialized: `keep`, `orthogonalize`, `orthogonal`, `polar`,
         `orthogonalize-global`, `orthogonal-global`, `frames`, `identity`, `gaussian`, `zero`.
     scale: `unit`, orthonormal rows unscaled (`gaussian`: entry std 1/sqrt(width)); `match`, the norm of the replaced
@@ -76,6 +79,10 @@ def apply(
         raise TreatmentError(f"seed must be a non-negative integer, got {seed!r}")
     treated = find_treatable(model, treatment)
     frozen = [projection for projection in treated if projection.role in treatment.frozen_roles]
+    apart = find_projections(model) if separate_qk else frozen
+    if separate_qk:
+        _check_splits(model, apart)
+        _check_whole(frozen)
     slices = [param_slice for projection in treated for param_slice in param_slices(projection)]
     snapshot = Snapshot(requires_grad={name: parameter.requires_grad for name, parameter in model.named_parameters()})
     norms: dict[str, list[float]] = {}
@@ -88,7 +95,7 @@ def apply(
             layers = by_layer(treated)
             proving = proving_same(model, layers, inputs) if treatment.init == "frames" else None
             norms = write_heads(model, layers, treatment, seed, proving=proving)
-        for unsplit in split_fused(frozen):
+        for unsplit in split_fused(apart):
             snapshot.unsplits.append(unsplit)
         snapshot.nested.extend(_disable_nested_tensors(model))
         to_freeze = [
@@ -288,6 +295,19 @@ def _check_splits(model: nn.Module, frozen: Sequence[Projection]) -> None:
                 "a trainable fused weight inside an adapter cannot be partially frozen",
                 where=projection.name,
                 hint="freeze the base model, as PEFT does, or apply before adding the adapter",
+            )
+
+
+def _check_whole(frozen: Sequence[Projection]) -> None:
+    """Refuse to freeze queries or keys alone where both become one parameter."""
+    roles = {projection.role for projection in frozen}
+    for projection in frozen:
+        if needs_split(projection) and projection.layout.query == projection.layout.key and len(roles) == 1:
+            raise TreatmentError(
+                f"a fused matrix cannot have frozen {projection.role} and a separate learning rate of the rest of Q/K",
+                where=projection.name,
+                why="it is split in two, queries and keys in one part and values in the other",
+                hint="freeze='qk' or 'none', or the learning rate of all else",
             )
 
 

@@ -22,7 +22,7 @@ from oelm.heads.count import count
 from oelm.heads.find import by_layer, find_projections
 from oelm.heads.freeze import task_head_parameters
 from oelm.heads.measure import cosines, gram, orthonormal_tolerance
-from oelm.heads.projection import ParamSlice, param_slices, slice_hashes
+from oelm.heads.projection import ParamSlice, param_slices, parameter_hashes, slice_hashes
 from oelm.heads.save import OELM_JSON, SavedTreatment, counts_as_loaded, load_saved, read_oelm_json, saved_slices
 from oelm.heads.write import write_heads
 from oelm.models.load import load_model
@@ -136,7 +136,13 @@ def _frozen_bits(applied: Applied, hashes: dict[str, str]) -> _Part:
         if measured != expected:
             wanted, found = f"sha256 {expected[:12]}", f"{measured[:12]} ({dtype})"
             findings.append(Finding(code="FROZEN-MOVED", expected=wanted, measured=found, where=key))
-    return "frozen bits", f"{len(applied.frozen)} tensors by SHA-256", findings
+    parameters = dict(applied.model.named_parameters())
+    others = parameter_hashes({name: parameters[name] for name in applied.other_hashes if name in parameters})
+    for name, measured in others.items():
+        if measured != (expected := applied.other_hashes[name]):
+            wanted = f"sha256 {expected[:12]}"
+            findings.append(Finding(code="FROZEN-MOVED", expected=wanted, measured=measured[:12], where=name))
+    return "frozen bits", f"{len(applied.frozen) + len(others)} tensors by SHA-256", findings
 
 
 def _geometry(applied: Applied, hashes: dict[str, str]) -> _Part:
@@ -217,7 +223,7 @@ def _task_head(applied: Applied) -> _Part:
     findings = [
         Finding(code="HEAD-FROZEN", expected="trainable task head and pooler", measured="frozen", where=name)
         for name, parameter in head.items()
-        if not parameter.requires_grad
+        if not parameter.requires_grad and name not in applied.frozen_by_design
     ]
     return "task head", f"{len(head)} tensors of task head and pooler", findings
 

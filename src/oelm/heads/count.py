@@ -80,7 +80,7 @@ def freezing_savings(model: nn.Module, treatment: Treatment) -> Savings:
         param_slice
         for projection in treated
         for param_slice in param_slices(projection)
-        if should_freeze(treatment, param_slice)
+        if should_freeze(treatment, param_slice) and param_slice.parameter.requires_grad
     ]
     # Each Linear counts as often as it occurs in the model: a tied output head is work, its embedding is not.
     linear = sum(

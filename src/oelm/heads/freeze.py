@@ -31,11 +31,12 @@ def split_fused(projections: Sequence[Projection]) -> Iterator[Unsplit]:
 
 
 def needs_split(projection: Projection) -> bool:
-    """Whether the matrix is fused and trainable; one that an adapter method froze entirely needs no split."""
+    """Whether the matrix is fused and it or its bias trainable; one that was frozen entirely needs no split."""
     owner = projection.owner
     if not projection.shares_matrix or isinstance(owner, FusedSplit):
         return False
-    return bool(getattr(owner, projection.weight_name).requires_grad)
+    fused = (getattr(owner, name, None) for name in (projection.weight_name, projection.bias_name))
+    return any(tensor is not None and tensor.requires_grad for tensor in fused)
 
 
 def _split(projections: Sequence[Projection]) -> Unsplit:
@@ -111,8 +112,8 @@ def has_adapters(model: nn.Module) -> bool:
 def add_to_optimizer(
     optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], *, alike: dict[int, list[nn.Parameter]]
 ) -> None:
-    """Add each parameter to the group with similar ones: of its own attention module (`alike`, by id) and of its own
-    kind, matrix or vector; otherwise, only of its own kind.
+    """Add each parameter to the group that `expects` it (by id), or else to the one with similar ones: of its own
+    attention module (`alike`, by id) and of its own kind, matrix or vector; otherwise, only of its own kind.
 
     Existing groups are extended rather than new ones added, since learning-rate schedulers only know those.
     """
@@ -121,10 +122,11 @@ def add_to_optimizer(
     for parameter in parameters:
         if id(parameter) in present:
             continue
+        expecting = [group for group in groups if id(parameter) in group.get("expects", ())]
         siblings = {id(other) for other in alike.get(id(parameter), []) if _is_matrix(other) == _is_matrix(parameter)}
         with_sibling = [group for group in groups if any(id(other) in siblings for other in group["params"])]
         of_kind = [group for group in groups if any(_is_matrix(p) == _is_matrix(parameter) for p in group["params"])]
-        (with_sibling or of_kind or groups)[0]["params"].append(parameter)
+        (expecting or with_sibling or of_kind or groups)[0]["params"].append(parameter)
 
 
 def remove_from_optimizer(optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter]) -> None:

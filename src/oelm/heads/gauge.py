@@ -70,7 +70,7 @@ def proving_same(
 ) -> Iterator[None]:
     """Raise `TreatmentError` if what an attention module makes of the same input is changed inside."""
     with _evaluating(model):
-        given = _inputs_of([layer["q"].attention for layer in layers], model, inputs or _made_up_inputs(model))
+        given = _inputs_of([layer["q"].attention for layer in layers], model, inputs or made_up_inputs(model))
         before = [_output(attention, call) for attention, call in given.items()]
     yield
     with _evaluating(model):
@@ -175,7 +175,7 @@ def _output(attention: nn.Module, call: _Call) -> Tensor:
     return first
 
 
-def _made_up_inputs(model: nn.Module) -> dict[str, Tensor]:
+def made_up_inputs(model: nn.Module) -> dict[str, Tensor]:
     """A batch of the kind that a model of transformers says it takes."""
     config, device = getattr(model, "config", None), next(model.parameters()).device
     generator = torch.Generator("cpu").manual_seed(0)

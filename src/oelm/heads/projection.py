@@ -5,7 +5,7 @@ Shape suffixes: H = heads, D = rows of a head, M = model width.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from oelm.errors import ModelError
 from oelm.heads.layouts import Layout
-from oelm.heads.sharded import gather_params, is_sharded
+from oelm.heads.sharded import full_tensor, gather_params, is_sharded
 from oelm.heads.split import FusedSplit
 from oelm.treatment import Role
 
@@ -241,6 +241,20 @@ def slice_hashes(slices: Sequence[ParamSlice]) -> dict[str, str]:
         return {param_slice.key: param_slice.sha256() for param_slice in slices}
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         return dict(zip([param_slice.key for param_slice in slices], pool.map(ParamSlice.sha256, slices), strict=True))
+
+
+def parameter_hashes(parameters: Mapping[str, nn.Parameter]) -> dict[str, str]:
+    """SHA-256 of whole parameters by name, of those that have data."""
+
+    def sha256(parameter: nn.Parameter) -> str:
+        bits = full_tensor(parameter).detach().contiguous().view(-1).view(torch.uint8).cpu()
+        return hashlib.sha256(bits.numpy().data).hexdigest()
+
+    hashed = {name: parameter for name, parameter in parameters.items() if not parameter.is_meta}
+    if any(map(is_sharded, hashed.values())):
+        return {name: sha256(parameter) for name, parameter in hashed.items()}
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return dict(zip(hashed, pool.map(sha256, hashed.values()), strict=True))
 
 
 def owner_of(attention: nn.Module, path: str) -> nn.Module:

@@ -63,9 +63,12 @@ def counts_as_loaded(model: nn.Module, frozen: Sequence[ParamSlice]) -> Counts:
     return replace(counts, trainable=counts.total - counts.buffers - sum(one.numel for one in frozen))
 
 
-def save_pretrained(applied: Applied, folder: str | Path) -> None:
-    """The model's own `save_pretrained`, then `oelm.json`; refused if a frozen tensor has moved."""
-    model = applied.model
+def save_pretrained(applied: Applied, folder: str | Path, *, below: nn.Module | None = None) -> None:
+    """The model's own `save_pretrained`, then `oelm.json`; refused if a frozen tensor has moved.
+
+    `below` is the model below its adapters, by itself: then that is saved.
+    """
+    model = applied.model if below is None else below
     save = getattr(model, "save_pretrained", None)
     if save is None:
         raise ModelError(

@@ -10,12 +10,12 @@ from typing import Literal
 from oelm.analysis.design import alpha_of, count_tests, without_power
 from oelm.analysis.tuning import read_best_point
 from oelm.errors import OelmError, StudyError, require
-from oelm.format import format_columns, format_duration
+from oelm.format import format_columns, format_duration, format_percent
 from oelm.runs.layout import FINISHED, RUNS, Status
 from oelm.runs.lock import Lock, LockChanges, find_changes, make_lock, read_lock
 from oelm.runs.status import read_state, read_status
 from oelm.study.cells import Cell, compared_cells, differences, is_nested, resolve_cell, tuning_cells
-from oelm.study.study import Study, format_overrides
+from oelm.study.study import Study
 from oelm.train.progress import Progress
 
 _MEASURED_STEPS = 5
@@ -32,7 +32,10 @@ class CostEstimate:
     """Of a cell, on the test splits."""
     trainable: dict[str, int]
     """Weights that learn, by arm."""
+    stored: dict[str, int]
+    """Bytes of a saved model, by arm."""
     total: int
+    """Weights of the model, without adapters."""
     sizes: dict[str, int]
     """Examples (windows) of every split."""
 
@@ -149,7 +152,8 @@ def _status(study: Study, cell: Cell, folder: Path, lock: str) -> Status | Liter
 
 def _measure(study: Study, folder: Path, progress: Progress) -> CostEstimate:
     require("lab", needed_by="it")
-    from oelm.heads.count import freezing_savings
+    from oelm.heads.count import count
+    from oelm.train.adapters import trained_and_stored
     from oelm.train.cell import build_cell_model, build_loop
     from oelm.train.signals import StopRequest
 
@@ -176,15 +180,18 @@ def _measure(study: Study, folder: Path, progress: Progress) -> CostEstimate:
     # A forward pass is about a third of a step.
     example = step / recipe.batch.accumulate / recipe.batch.size / 3
     model = build_cell_model(recipe, prepared, seed=cell.seed)
-    total = loop.applied.counts.total
-    trainable = {name: total - freezing_savings(model, other.treatment).frozen for name, other in study.arms.items()}
+    sizes = {
+        name: trained_and_stored(model, resolve_cell(study, Cell(arm=name, seed=cell.seed), point), task=prepared.task)
+        for name in study.arms
+    }
     return CostEstimate(
         steps=loop.total,
         step_seconds=step,
         training_seconds=step * loop.total + measurements * len(prepared.validation) * example,
         test_seconds=2 * sum(len(split) for split in prepared.test.values()) * example,
-        trainable=trainable,
-        total=total,
+        trainable={name: trained for name, (trained, _) in sizes.items()},
+        stored={name: stored for name, (_, stored) in sizes.items()},
+        total=count(model).total,
         sizes=prepared.facts.sizes,
     )
 
@@ -194,10 +201,9 @@ def _format(plan: Plan) -> list[str]:
     compare = study.compare
     lines = [f"{study.name}: {compare.metric} against {study.compare.baseline}, {compare.direction} is better"]
     lines += [f"note: {note}" for note in study.notes]
-    rows = [("arm", "trainable", "treatment")]
+    rows = [("arm", "trainable", "share", "stored", "treatment")]
     for name, arm in study.arms.items():
-        number = f"{estimate.trainable[name]:,}" if estimate else "?"
-        rows.append((name, number, f"{arm.treatment}{format_overrides(arm.overrides)}"))
+        rows.append((name, *_sizes(estimate, name), str(arm)))
     lines += ["", *format_columns(rows, left=("arm", "treatment"))]
     lines += ["", "what differs between the arms (nothing else does)"]
     names = list(study.arms)
@@ -233,6 +239,14 @@ def _format(plan: Plan) -> list[str]:
         f"{len(plan.missing)} cells to run, {done} done: about {format_duration(plan.seconds or 0.0)}{nested}",
     ]
     return lines
+
+
+def _sizes(estimate: CostEstimate | None, arm: str) -> tuple[str, str, str]:
+    """Weights that learn, their share of the model's, and what a saved model takes on disk."""
+    if estimate is None:
+        return "?", "?", "?"
+    trained = estimate.trainable[arm]
+    return f"{trained:,}", format_percent(trained / estimate.total), f"{estimate.stored[arm] / 2**20:,.1f} MiB"
 
 
 def _format_lock(plan: Plan) -> list[str]:

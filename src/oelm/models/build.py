@@ -64,6 +64,7 @@ def _small_gpt(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.Module:
         "bos_token_id": tokenizer.eos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "causal": recipe.causal,
+        "qk_norm": recipe.qk_norm,
         "use_cache": False,
     }
     if recipe.dropout is not None:

@@ -85,6 +85,9 @@ class OelmGPTAttention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
         self.output_dropout = Dropout(config.dropout)
+        if config.qk_norm:
+            self.q_norm = nn.RMSNorm(self.head_dim, eps=config.layer_norm_eps)
+            self.k_norm = nn.RMSNorm(self.head_dim, eps=config.layer_norm_eps)
 
     def forward(
         self,
@@ -97,6 +100,8 @@ class OelmGPTAttention(nn.Module):
         query = self.q_proj(hidden_states).view(per_head).transpose(1, 2)  # (B, H, T, D)
         key = self.k_proj(hidden_states).view(per_head).transpose(1, 2)  # (B, H, T, D)
         value = self.v_proj(hidden_states).view(per_head).transpose(1, 2)  # (B, H, T, D)
+        if self.config.qk_norm:
+            query, key = self.q_norm(query), self.k_norm(key)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)  # (B, H, S, D)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
@@ -159,7 +164,7 @@ class OelmGPTPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
-        elif isinstance(module, nn.LayerNorm):
+        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
             init.ones_(module.weight)
         if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
             init.zeros_(module.bias)

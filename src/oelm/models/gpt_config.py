@@ -40,6 +40,8 @@ class OelmGPTConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     max_position_embeddings: int = 512
     causal: bool = True
     pooling: str = "last"
+    # Norms of queries and keys: the root mean square of every head, with one weight for all heads (as in Qwen3).
+    qk_norm: bool = False
     dropout: float = 0.1
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from oelm.facts import AttentionStats, Count, Share, TaskFacts
+from oelm.facts import AttentionMap, AttentionStats, Count, Share, TaskFacts
 from oelm.runs.files import FileType
 from oelm.runs.layout import CELL
 from oelm.study.cells import CellSpec
@@ -20,7 +20,7 @@ class CellStart:
     data: TaskFacts
     """What it is trained and measured on."""
     weights: str
-    """SHA-256 of all weights before the treatment."""
+    """SHA-256 of all weights before adapter and treatment."""
     new_weights: tuple[str, ...]
     """Of a pretrained model: those that are not in its files, and are drawn from the seed: a new task head."""
     dropped_weights: tuple[str, ...]
@@ -33,6 +33,8 @@ class CellStart:
     """What it is trained on: `cuda (NVIDIA A100)`, `cpu (2 threads)`."""
     heads: AttentionStats
     """After the treatment."""
+    untreated: tuple[AttentionMap, ...] = ()
+    """What the heads of its `maps` attended to before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class StartedCell:
     """What was found before its first step."""
 
 
-CELL_FILE = FileType(CELL, StartedCell, format=6, has_checksum=True)
+CELL_FILE = FileType(CELL, StartedCell, format=7, has_checksum=True)
 
 
 def read_cell(folder: Path) -> StartedCell | None:

@@ -171,6 +171,11 @@ class Record:
         splits = self.test[model].splits if model in self.test else {}
         return next(iter(splits.values()), {}) if split is None else splits.get(split, {})
 
+    def kl(self, moment: Literal["start", "final"]) -> float | None:
+        """How far its attention is from that of the untreated model, after the treatment or after the training."""
+        heads = self.heads if moment == "final" else self.start.heads if self.start is not None else None
+        return heads.mean_kl if heads is not None else None
+
     @property
     def first_split(self) -> str | None:
         """The test split that is compared."""
@@ -197,7 +202,7 @@ class Record:
         return self.evaluations[-1].metrics if self.evaluations else {}
 
 
-RECORD_FILE = FileType(RECORD, Record, format=6, has_checksum=True)
+RECORD_FILE = FileType(RECORD, Record, format=7, has_checksum=True)
 
 
 def write_record(lease: Lease, record: Record) -> None:

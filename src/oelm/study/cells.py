@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from oelm.study.adapter import Adapter, Trains
 from oelm.study.overrides import apply_overrides
 from oelm.study.recipe import WITHOUT_EFFECT, Recipe
 from oelm.study.study import Arm, Compare, Study, Value
@@ -52,6 +53,10 @@ class CellSpec:
     """With the arm's overrides and the tuned settings in it."""
     compare: Compare
     """What the study compares."""
+    adapter: Adapter | None = None
+    """New weights that are trained instead of the model's own."""
+    trains: Trains = "all"
+    """What of the model itself is trained, beside its task head."""
 
     @property
     def cell(self) -> Cell:
@@ -126,6 +131,8 @@ def resolve_cell(study: Study, cell: Cell, tuned: Point | None = None) -> CellSp
         overrides=arm.overrides,
         recipe=recipe,
         compare=replace(study.compare, because=None),  # words change no cell
+        adapter=arm.adapter,
+        trains=arm.trains,
     )
 
 
@@ -137,10 +144,15 @@ def restrict_study(study: Study, *, arms: list[str] | None = None, seeds: list[i
 
 def differences(study: Study) -> dict[str, dict[str, object]]:
     """What differs between the arms, by path: the value in every arm. Nothing else does."""
-    rows = {name: flatten({"": arm.treatment.to_dict()}) | _departures(study, arm) for name, arm in study.arms.items()}
+    rows = {name: flatten(_method(arm)) | _departures(study, arm) for name, arm in study.arms.items()}
     paths = dict.fromkeys(path for row in rows.values() for path in row)
     table = {path: {name: row.get(path) for name, row in rows.items()} for path in paths}
     return {path: row for path, row in table.items() if len({repr(value) for value in row.values()}) > 1}
+
+
+def _method(arm: Arm) -> dict[str, object]:
+    adapter = arm.adapter.to_dict() if arm.adapter is not None else None
+    return {**arm.treatment.to_dict(), "adapter": adapter, "trains": arm.trains}
 
 
 def _departures(study: Study, arm: Arm) -> dict[str, object]:

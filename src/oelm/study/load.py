@@ -16,6 +16,7 @@ from oelm.data.tasks import TASKS
 from oelm.errors import StudyError, TreatmentError, did_you_mean
 from oelm.metrics import MEASURED, metric_names
 from oelm.study import yaml
+from oelm.study.adapter import Trains, read_adapter
 from oelm.study.hypothesis import Hypothesis, Rule, estimand_problems, parse_estimand
 from oelm.study.overrides import apply_override
 from oelm.study.plugins import agree_to_plugins, import_plugins, is_plugin_name
@@ -155,21 +156,46 @@ def _arms(raw: Any, recipe: Recipe | None, problems: Problems) -> dict[str, Arm]
         if not isinstance(fields_of_arm, dict):
             problems.add(at, f"must be a mapping such as {{init: keep, freeze: none}}, got {fields_of_arm!r}")
             continue
-        known = {field.name for field in fields(Treatment)} | {"overrides"}
-        report_unknown(fields_of_arm, known, f"{at}.", problems)
+        own = {field.name for field in fields(Treatment)}
+        report_unknown(fields_of_arm, own | {"adapter", "trains", "overrides"}, f"{at}.", problems)
         treatment = Treatment()
         try:
-            treatment = Treatment.from_dict({k: v for k, v in fields_of_arm.items() if k in known - {"overrides"}})
+            treatment = Treatment.from_dict({k: v for k, v in fields_of_arm.items() if k in own})
         except (TreatmentError, TypeError) as error:
             problems.add(at, " ".join(str(error).split()))
         overrides = _overrides(fields_of_arm.get("overrides"), f"{at}.overrides", recipe, problems)
-        arms[name] = Arm(name=name, treatment=treatment, overrides=overrides)
+        adapter, trains = read_adapter(fields_of_arm.get("adapter"), f"{at}.adapter", problems), "all"
+        if (given := fields_of_arm.get("trains", "all")) in get_args(Trains):
+            trains = given
+        else:
+            guess = did_you_mean(given, get_args(Trains))
+            problems.add(f"{at}.trains", f"{given!r} is not known{guess}; one of {', '.join(get_args(Trains))}")
+        arms[name] = Arm(name=name, treatment=treatment, overrides=overrides, adapter=adapter, trains=trains)  # type: ignore[arg-type]
+        _check_trained(arms[name], at, problems)
     return arms
+
+
+def _check_trained(arm: Arm, at: str, problems: Problems) -> None:
+    """Refuse what says two things about the same weights."""
+    if not arm.freezes_backbone:
+        return
+    if arm.adapter is not None and arm.trains != "all":
+        problems.add(f"{at}.trains", "does not go with an adapter, which is trained instead of the model itself")
+    instead = "its adapter" if arm.adapter is not None else f"trains: {arm.trains}"
+    if arm.treatment.unfreeze is not None:
+        problems.add(f"{at}.unfreeze", f"does not go with {instead}, which leaves queries and keys frozen")
+    if arm.treatment.keep_orthonormal:
+        problems.add(f"{at}.keep_orthonormal", f"does not go with {instead}, which leaves queries and keys frozen")
 
 
 def _check_parallel(recipe: Recipe | None, arms: Mapping[str, Arm], problems: Problems) -> None:
     for arm in arms.values():
         parallel = arm.overrides.get("parallel", recipe.parallel if recipe is not None else None)
+        if parallel == "fsdp" and arm.adapter is not None:
+            problems.add(
+                f"arms.{arm.name}.adapter",
+                "does not go with recipe.parallel 'fsdp', which shards all weights of a block alike; use 'ddp'",
+            )
         if parallel == "fsdp" and arm.treatment.unfreeze is not None:
             problems.add(
                 f"arms.{arm.name}.unfreeze",

@@ -26,6 +26,8 @@ class ModelConfig(ForbidExtra):
     """Of `oelm-gpt`: whether a token sees only those before it."""
     pooling: Literal["last", "mean"] = "last"
     """Of `oelm-gpt`: which hidden states the classifier reads."""
+    qk_norm: bool = False
+    """Of `oelm-gpt`: whether the queries and keys of every head are divided by their root mean square (RMSNorm)."""
     dropout: _Fraction | None = None
     """Every dropout of the model; left out, the model's own."""
     from_scratch: bool = False
@@ -99,6 +101,9 @@ class BatchConfig(ForbidExtra):
 class OptimizerConfig(ForbidExtra):
     lr: Annotated[float, Gt(0)]
     """Peak learning rate."""
+    qk_lr: Annotated[float, Gt(0)] | None = None
+    """Learning rate of queries and keys as a share of `lr`, at every step: 0.1 is a tenth of it. Left out, they learn
+    like all else."""
     name: _Text = "adamw"
     """adamw, adam, sgd, adafactor, muon, or one that a plugin registers."""
     betas: tuple[_Fraction, _Fraction] = (0.9, 0.999)

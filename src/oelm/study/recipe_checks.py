@@ -20,7 +20,7 @@ def check_recipe(recipe: Recipe, problems: Problems) -> None:
         return
     _check_data(recipe.data, task, problems)
     ours = recipe.model.name == "oelm-gpt"
-    for field in ("preset", "pooling", "causal"):
+    for field in ("preset", "pooling", "causal", "qk_norm"):
         if not ours and getattr(recipe.model, field) != type(recipe.model).__dataclass_fields__[field].default:
             problems.add(f"recipe.model.{field}", f"goes with the model 'oelm-gpt', not with '{recipe.model.name}'")
     if ours and recipe.model.preset is None:

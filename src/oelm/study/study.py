@@ -1,8 +1,10 @@
 """Study: a question as data: one recipe, the arms that are compared, the seeds. Its product is cells."""
 
 from dataclasses import asdict, dataclass
+from typing import Self
 
 from oelm.metrics import Direction, find_metric
+from oelm.study.adapter import Adapter, Trains
 from oelm.study.forbid_extra import ForbidExtra
 from oelm.study.hypothesis import Hypothesis
 from oelm.study.recipe import Recipe
@@ -18,9 +20,35 @@ class Arm:
     treatment: Treatment
     overrides: dict[str, Value]
     """Where it departs from the recipe, by dotted path: shown wherever the arm is shown."""
+    adapter: Adapter | None = None
+    """New weights that are trained instead of the model's own."""
+    trains: Trains = "all"
+    """What of the model itself is trained, beside its task head."""
+
+    @property
+    def method(self) -> str:
+        """Treatment, adapter and what is trained, in words."""
+        parts = [str(self.treatment)] if self.treatment != Treatment() or not self.freezes_backbone else []
+        parts += [f"adapter {self.adapter}"] if self.adapter is not None else []
+        parts += [f"trains {self.trains}"] if self.trains != "all" else []
+        return ", ".join(parts)
+
+    @property
+    def freezes_backbone(self) -> bool:
+        return self.adapter is not None or self.trains != "all"
+
+    def trains_like(self, other: Self) -> bool:
+        """Whether both have the same adapter, or train the same part of the model."""
+        return (self.adapter, self.trains) == (other.adapter, other.trains)
+
+    def to_dict(self) -> dict[str, object]:
+        """In the form of the file."""
+        adapter = {"adapter": self.adapter.to_dict()} if self.adapter is not None else {}
+        trains = {"trains": self.trains} if self.trains != "all" else {}
+        return {**self.treatment.to_dict(), **adapter, **trains, "overrides": self.overrides}
 
     def __str__(self) -> str:
-        return f"{self.treatment}{format_overrides(self.overrides)}"
+        return f"{self.method}{format_overrides(self.overrides)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +106,11 @@ class Study:
     def tunes_lr(self) -> bool:
         return self.tune is not None and LR in self.tune.grid
 
+    def trains_like_baseline(self, arm: str) -> bool:
+        """Also where there is no baseline, in a part of a study."""
+        base = self.arms.get(self.compare.baseline)
+        return base is None or self.arms[arm].trains_like(base)
+
     def to_dict(self) -> dict[str, object]:
         """Plain data in the form of the file."""
         tune = self.tune and {**self.tune.grid, **({"seeds": self.tune.seeds} if self.tune.seeds is not None else {})}
@@ -87,7 +120,7 @@ class Study:
             "plugins": self.plugins,
             "notes": self.notes,
             "recipe": asdict(self.recipe),
-            "arms": {arm.name: {**arm.treatment.to_dict(), "overrides": arm.overrides} for arm in self.arms.values()},
+            "arms": {arm.name: arm.to_dict() for arm in self.arms.values()},
             "tune": tune,
             "seeds": self.seeds,
             "second_stage": self.second_stage,

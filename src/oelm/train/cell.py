@@ -180,8 +180,9 @@ def build_loop(
     trial: Path | None = None,
 ) -> Loop:
     """The loop of a cell, restored from its last checkpoint if it has one. Without a lease it writes nothing."""
-    from oelm.heads.apply import apply
+    from oelm.heads.attention import UntreatedMaps, sample_maps
     from oelm.models.load import replaced_head
+    from oelm.train.adapters import treat_arm
     from oelm.train.checkpoint import latest_checkpoint
     from oelm.train.device import check_bf16_usable, describe_device
     from oelm.train.distributed import SINGLE_PROCESS
@@ -210,7 +211,11 @@ def build_loop(
             why="their machines, or the versions of their libraries, differ",
             hint="the same environment on all of them",
         )
-    applied = apply(model, spec.treatment, seed=seed, inputs=first_inputs(prepared), keep_undo=False)
+    inputs = first_inputs(prepared)
+    untreated = None
+    if spec.tuning is None:
+        untreated = UntreatedMaps.measure(model, {name: tensor[:, :_MAPPED] for name, tensor in inputs.items()})
+    applied = treat_arm(model, spec, task=prepared.task, inputs=inputs)
     loop = Loop(
         spec,
         prepared=prepared,
@@ -221,6 +226,7 @@ def build_loop(
         progress=progress,
         stop=stop,
         group=group,
+        untreated=untreated,
     )
     start = CellStart(
         lock=lock,
@@ -232,6 +238,7 @@ def build_loop(
         padding=round(loop.padding(), 4),
         device=describe_device(),
         heads=loop.heads(),
+        untreated=() if untreated is None else sample_maps(untreated.maps),
     )
     if lease is not None:
         lease.write(CELL_FILE, StartedCell(spec=spec, start=start))
@@ -286,6 +293,7 @@ def open_splits(recipe: Recipe) -> SplitReader:
 
 
 _TRIED = 4  # examples that a treatment is tried on
+_MAPPED = 64  # tokens of each whose attention maps are compared: these grow with the square
 
 
 def first_inputs(prepared: TokenizedTask) -> dict[str, Tensor]:
@@ -353,7 +361,7 @@ def _accelerator(recipe: Recipe, folder: Path) -> Any:
 
 
 def _hash_of(model: Any) -> str:
-    """SHA-256 of all weights as they are before the treatment: the same for every arm of a seed."""
+    """SHA-256 of all weights as they are before adapter and treatment: the same for every arm of a seed."""
     import torch
 
     digest = hashlib.sha256()

@@ -45,7 +45,7 @@ _DAMAGED = (
 class Checkpoint:
     state: CheckpointState
     tensors: dict[str, dict[str, Tensor]]
-    """`model`, `optimizer` and `best`, where there is one."""
+    """`model`, `optimizer`, and where there are any, `best` and the `ranks` of AdaLoRA."""
 
     @property
     def step(self) -> int:

@@ -20,6 +20,7 @@ from oelm.runs.layout import MODEL, PREDICTIONS
 from oelm.runs.lease import Lease
 from oelm.runs.predictions import Predictions, write_predictions
 from oelm.runs.record import ModelScores, Which
+from oelm.train.adapters import save_arm
 from oelm.train.checkpoint import load_weights_, weights_of
 from oelm.train.distributed import SINGLE_PROCESS, ProcessGroup
 from oelm.train.objective import Objective
@@ -140,7 +141,7 @@ def _keep(loop: Loop, lease: Lease, measured: dict[Which, dict[str, Evaluation]]
         lease.publish(made, PREDICTIONS)
         if loop.recipe.checkpoint.keep != "none":
             made = lease.staging / MODEL
-            loop.applied.save_pretrained(made)
+            save_arm(loop.applied, made, spec=loop.spec)
             loop.prepared.tokenizer.backend_tokenizer.no_truncation()  # which tokenizing has set, if it was just done
             loop.prepared.tokenizer.save_pretrained(made)
             lease.publish(made, MODEL)

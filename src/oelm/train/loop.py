@@ -25,7 +25,7 @@ from oelm.data.tokenize import Split, TokenizedTask
 from oelm.errors import CellError, Stopped
 from oelm.facts import AttentionStats
 from oelm.heads.applied import Applied
-from oelm.heads.attention import measure_heads
+from oelm.heads.attention import UntreatedMaps, measure_heads
 from oelm.runs.files import writing
 from oelm.runs.layout import STEPS
 from oelm.runs.lease import Lease
@@ -36,6 +36,7 @@ from oelm.runs.train_state import BestScore, CheckpointState, TrainState
 from oelm.seeds import seed_for
 from oelm.study.cells import CellSpec
 from oelm.study.schedule import lr_at
+from oelm.train.adalora import find_rank_budget
 from oelm.train.checkpoint import (
     Checkpoint,
     group_values,
@@ -100,12 +101,13 @@ class Loop:
         stop: StopRequest,
         lease: Lease | None = None,
         group: ProcessGroup = SINGLE_PROCESS,
+        untreated: UntreatedMaps | None = None,
     ):
         """Without a lease it writes nothing: of several processes, one has it."""
         self.spec, self.recipe, self.seed = spec, spec.recipe, spec.seed
         self.prepared, self.applied, self.folder = prepared, applied, folder
         self.accelerator, self.progress, self.stop = accelerator, progress, stop
-        self.lease, self.group = lease, group
+        self.lease, self.group, self.untreated = lease, group, untreated
         self.task, self.pad = prepared.task, prepared.tokenizer.pad_token_id
         self.model: nn.Module = applied.model
         if self.recipe.gradient_checkpointing:
@@ -125,6 +127,7 @@ class Loop:
             prepared.train.lengths, batch_size=batch.size, accumulate=batch.accumulate, seed=self.seed
         )
         self.total = self.order.steps_for(**asdict(self.recipe.budget))
+        self.ranks = find_rank_budget(self.model, total=self.total)
         self.state = TrainState()
         self.clock = Clock()
         self.best_weights: dict[str, Tensor] | None = None
@@ -172,7 +175,7 @@ class Loop:
             self._unfreeze_due(step / self.total)
         lr = lr_at(step, total=self.total, peak=self.recipe.optimizer.lr, schedule=self.recipe.schedule)
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group.get("lr_scale", 1.0)
         passes = self.order.at(step)
         counted = sum(self._weight(rows) for rows in passes)  # examples, or tokens
         loss = torch.zeros((), device=self.accelerator.device)
@@ -187,12 +190,15 @@ class Loop:
             with nullcontext() if adds_up else self._no_sync():
                 share = self.wrapped_model(batch.inputs, batch.targets) / counted
                 share = share if len(mine) else share * 0
+                penalty = self.ranks.penalty() if self.ranks is not None and adds_up else 0.0
                 # Gradients are averaged over processes, and should be added.
-                self.accelerator.backward(share * self.group.world_size)
+                self.accelerator.backward(share * self.group.world_size + penalty)
             loss += share.detach()
         norm = self.clip()
         self.wrapped_optimizer.step()
         self.applied.retract()
+        if self.ranks is not None and not self.wrapped_optimizer.step_was_skipped:
+            self.ranks.advance(step + 1)
         if self.sharded and self._held is None:
             self._held = local_bytes(self.model, self.optimizer)
         self.wrapped_optimizer.zero_grad()
@@ -307,7 +313,9 @@ class Loop:
         # Never more examples than a step has, so that it is not this that takes the most memory.
         rows = np.arange(min(_HEADS_ROWS, self.recipe.batch.size, len(self.prepared.validation)))
         batch = collate(self.prepared.validation, rows, pad=self.pad, device=self.accelerator.device)
-        return measure_heads(self.model, {name: tensor[:, :_HEADS_TOKENS] for name, tensor in batch.inputs.items()})
+        inputs = {name: tensor[:, :_HEADS_TOKENS] for name, tensor in batch.inputs.items()}
+        stats = measure_heads(self.model, inputs)
+        return stats if self.untreated is None else self.untreated.compare(self.model, stats)
 
     def _audit(self) -> None:
         # That every tensor has moved is a promise for the end: early in a warm-up, steps are below rounding.
@@ -343,6 +351,8 @@ class Loop:
                 return
             if self.best_weights is not None:
                 tensors["best"] = self.best_weights
+            if self.ranks is not None:
+                tensors["ranks"] = self.ranks.tensors()
             scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
             memory = peak_memory().at_least(self.state.peak_memory)
             self.state = replace(self.state, seconds=dict(self.clock.seconds), peak_memory=memory)
@@ -384,6 +394,8 @@ class Loop:
         load_weights_(self.model, checkpoint.tensors["model"])
         load_optimizer_(self.model, self.optimizer, checkpoint.tensors["optimizer"])
         load_group_values_(self.optimizer, saved.groups)
+        if self.ranks is not None:
+            self.ranks.restore(checkpoint.tensors["ranks"])
         if saved.scaler is not None and self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(saved.scaler)
         self.best_weights = checkpoint.tensors.get("best")

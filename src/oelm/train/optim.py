@@ -1,5 +1,6 @@
 """Optimizer of a recipe: built from its name, on what learns and on nothing else."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
@@ -8,22 +9,26 @@ import torch
 from torch import Tensor, nn
 
 from oelm.errors import ModelError, StudyError
+from oelm.heads.find import find_projections
+from oelm.heads.projection import param_slices
 from oelm.study.optimizers import AdafactorOptions, MuonOptions, SgdOptions, find_optimizer
 from oelm.study.recipe import OptimizerConfig
 
 _Options = TypeVar("_Options")
-Groups = list[dict[str, list[nn.Parameter] | float]]
-"""What torch takes: `params`, and their `weight_decay`."""
+Groups = list[dict[str, Any]]
+"""What torch takes: `params`, and their `weight_decay`. Queries and keys with a learning rate of their own also have
+`lr_scale`, its share of the others, and `expects`: ids of all that belong to the group once they learn."""
 _STEP_COUNTER = 4  # bytes: torch counts steps in a float32 for every tensor
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """The optimizer that a recipe names, in at most two groups: what decays and what does not; Muon has four."""
+    """The optimizer that a recipe names, in at most two groups: what decays and what does not; Muon has four. With
+    `qk_lr`, queries and keys have as many of their own."""
     entry = find_optimizer(config.name)
     options = own_options(config, entry.options)  # refuses those that it does not have
     if entry.build is None:
         return _BUILD[config.name](model, config)
-    made = entry.build(_groups(learning_parameters(model), config), lr=config.lr, **asdict(options))
+    made = entry.build(_groups(model, config), lr=config.lr, **asdict(options))
     if not isinstance(made, torch.optim.Optimizer):
         raise StudyError(f"optimizer '{config.name}' cannot be built", why=f"{made!r} is not a torch.optim.Optimizer")
     return made
@@ -38,30 +43,64 @@ def learning_parameters(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def _groups(learns: Sequence[nn.Parameter], config: OptimizerConfig) -> Groups:
-    decays = [p for p in learns if config.weight_decay_on == "all" or p.ndim >= 2]
-    rest = [p for p in learns if config.weight_decay_on != "all" and p.ndim < 2]
+def _groups(model: nn.Module, config: OptimizerConfig, some: Sequence[nn.Parameter] | None = None) -> Groups:
+    """Those of `some` parameters, by default of all. The first are never those of queries and keys alone."""
+    some = list(model.parameters()) if some is None else some
+    qk = _separate_qk(model) if config.qk_lr is not None else set()
+    groups = _by_decay([p for p in some if p.requires_grad and id(p) not in qk], config)
+    for group in _by_decay([p for p in some if id(p) in qk], config):
+        expected = group["params"]
+        rates = {"lr": config.lr * config.qk_lr, "lr_scale": config.qk_lr} if config.qk_lr is not None else {}
+        learns = [p for p in expected if p.requires_grad]
+        groups.append({**group, **rates, "params": learns, "expects": tuple(map(id, expected))})
+    return groups
+
+
+def _separate_qk(model: nn.Module) -> set[int]:
+    """Ids of queries and keys, frozen or not, each of which is a parameter of nothing else."""
+    slices = [one for projection in find_projections(model) for one in param_slices(projection)]
+    held = Counter[int]()
+    for one in slices:
+        held[id(one.parameter)] += one.numel
+    for one in slices:
+        if held[id(one.parameter)] != one.parameter.numel():
+            raise ModelError(
+                "queries and keys cannot have a learning rate of their own",
+                where=one.key,
+                why="the tensor has other rows too, and one rate for all of them",
+                hint="oelm.apply(model, ..., separate_qk=True), or no recipe.optimizer.qk_lr",
+            )
+    return set(held)
+
+
+def _by_decay(parameters: Sequence[nn.Parameter], config: OptimizerConfig) -> Groups:
+    decays = [p for p in parameters if config.weight_decay_on == "all" or p.ndim >= 2]
+    rest = [p for p in parameters if config.weight_decay_on != "all" and p.ndim < 2]
     return [
         {"params": some, "weight_decay": decay} for some, decay in ((decays, config.weight_decay), (rest, 0.0)) if some
     ]
 
 
 def _adam(
-    kind: Callable[..., torch.optim.Optimizer], learns: Sequence[nn.Parameter], config: OptimizerConfig
+    kind: Callable[..., torch.optim.Optimizer],
+    model: nn.Module,
+    config: OptimizerConfig,
+    some: Sequence[nn.Parameter] | None = None,
 ) -> torch.optim.Optimizer:
-    groups = _groups(learns, config)
-    return kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=_can_fuse(learns))
+    groups = _groups(model, config, some)
+    fused = _can_fuse(learning_parameters(model))
+    return kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=fused)
 
 
 def _sgd(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     options = own_options(config, SgdOptions)
-    return torch.optim.SGD(_groups(learning_parameters(model), config), lr=config.lr, **asdict(options))
+    return torch.optim.SGD(_groups(model, config), lr=config.lr, **asdict(options))
 
 
 def _adafactor(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     options = own_options(config, AdafactorOptions)
     return torch.optim.Adafactor(
-        _groups(learning_parameters(model), config),
+        _groups(model, config),
         lr=config.lr,
         beta2_decay=options.beta2_decay,
         eps=(None, options.min_scale),
@@ -76,8 +115,8 @@ def _muon(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
 
 
 _BUILD: dict[str, Callable[[nn.Module, OptimizerConfig], torch.optim.Optimizer]] = {
-    "adamw": lambda model, config: _adam(torch.optim.AdamW, learning_parameters(model), config),
-    "adam": lambda model, config: _adam(torch.optim.Adam, learning_parameters(model), config),
+    "adamw": lambda model, config: _adam(torch.optim.AdamW, model, config),
+    "adam": lambda model, config: _adam(torch.optim.Adam, model, config),
     "sgd": _sgd,
     "adafactor": _adafactor,
     "muon": _muon,
@@ -96,25 +135,25 @@ class MuonAdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, model: nn.Module, config: OptimizerConfig):
-        hidden = hidden_matrices(model)
-        if not hidden:
+        hidden = _block_matrices(model)
+        if not any(parameter.requires_grad for parameter in hidden):
             raise ModelError(
                 "Muon has nothing to train in this model",
                 why="no matrix inside a list of blocks (nn.ModuleList) learns",
                 hint="recipe.optimizer.name: adamw",
             )
         taken = {id(parameter) for parameter in hidden}
-        rest = [parameter for parameter in learning_parameters(model) if id(parameter) not in taken]
+        rest = [parameter for parameter in model.parameters() if id(parameter) not in taken]
         options = own_options(config, MuonOptions)
         self.muon = torch.optim.Muon(
-            _groups(hidden, config),
+            _groups(model, config, hidden),
             lr=config.lr,
             momentum=options.momentum,
             nesterov=options.nesterov,
             ns_steps=options.ns_steps,
             adjust_lr_fn=options.adjust_lr,
         )
-        self.adamw = _adam(torch.optim.AdamW, rest, config)
+        self.adamw = _adam(torch.optim.AdamW, model, config, rest)
         super().__init__([*self.muon.param_groups, *self.adamw.param_groups], {})
         self._share()
 
@@ -140,6 +179,10 @@ class MuonAdamW(torch.optim.Optimizer):
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     """Matrices that learn inside the blocks of a model, embeddings excluded: what Muon is made for."""
+    return [parameter for parameter in _block_matrices(model) if parameter.requires_grad]
+
+
+def _block_matrices(model: nn.Module) -> list[nn.Parameter]:
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     inside = {id(parameter) for blocks in lists for parameter in blocks.parameters()}
     embeddings = {
@@ -148,7 +191,7 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
         if isinstance(module, nn.Embedding)
         for parameter in module.parameters(recurse=False)
     }
-    return [p for p in learning_parameters(model) if p.ndim == 2 and id(p) in inside and id(p) not in embeddings]
+    return [p for p in model.parameters() if p.ndim == 2 and id(p) in inside and id(p) not in embeddings]
 
 
 def optimizer_state_bytes(model: nn.Module, config: OptimizerConfig) -> int | None:

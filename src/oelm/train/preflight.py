@@ -1,5 +1,6 @@
 """Checks: what would make the cells of a study something else than one comparison is refused before it is run."""
 
+import copy
 import signal
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -105,9 +106,10 @@ def _reads_alike(one: Recipe, other: Recipe) -> bool:
 
 
 def check_treatments(arms: list[CellSpec], *, progress: Progress) -> None:
-    """Apply the treatments of arms that share model and data once, so that one that does not fit the model is refused
-    before hours of others."""
+    """Treat the model of arms that share it and their data once each, so that one that does not fit is refused before
+    hours of others."""
     from oelm.heads.apply import apply
+    from oelm.train.adapters import treat_arm
     from oelm.train.cell import build_cell_model, first_inputs, load_data
     from oelm.train.signals import catch_signals
 
@@ -118,7 +120,11 @@ def check_treatments(arms: list[CellSpec], *, progress: Progress) -> None:
             model, inputs = build_cell_model(recipe, prepared, seed=seed), first_inputs(prepared)
             for spec in arms:
                 try:
-                    apply(model, spec.treatment, seed=spec.seed, inputs=inputs).undo()
+                    if spec.adapter is None and spec.trains == "all":
+                        separate_qk = spec.recipe.optimizer.qk_lr is not None
+                        apply(model, spec.treatment, seed=spec.seed, inputs=inputs, separate_qk=separate_qk).undo()
+                    else:  # of which nothing can be undone
+                        treat_arm(copy.deepcopy(model), spec, task=prepared.task, inputs=inputs)
                 except OelmError as error:
                     raise StudyError(f"arm '{spec.arm}' does not fit the model", why=str(error)) from error
         except KeyboardInterrupt:

@@ -58,7 +58,7 @@ def check_results(results: Results, *, pair: tuple[str, str] | None = None) -> l
 
 
 def check_design(design: Design) -> list[Issue]:
-    rules = (_settings, _tuning, _untuned, _factors, _scales, _erased, _baseline, _seeds, _split)
+    rules = (_settings, _tuning, _untuned, _factors, _scales, _erased, _baseline, _backbone, _seeds, _split)
     return by_severity([*(found for rule in rules for found in rule(design)), *check_tests(design.tests)])
 
 
@@ -284,7 +284,8 @@ def _between(treatment: Treatment, base: Treatment, changed: frozenset[str]) -> 
     return f"{{init: {init}, {'' if scale is None else f'scale: {scale}, '}freeze: {freeze}}}"
 
 
-def _changed(treatment: Treatment, base: Treatment) -> frozenset[str]:
+def _changed(one: Treatment, other: Treatment) -> frozenset[str]:
+    treatment, base = _as_attention_sees(one), _as_attention_sees(other)
     changed = {name for name in ("init", "freeze") if getattr(treatment, name) != getattr(base, name)}
     if _scale(treatment) != _scale(base):
         changed.add("scale")
@@ -299,6 +300,12 @@ def _scale(treatment: Treatment) -> str | float:
 def _has_heads(side: Side) -> bool:
     """Without queries and keys there is nothing to tell apart: that is the control of the study, not of an arm."""
     return side.treatment is not None and side.treatment.init != "zero"
+
+
+def _as_attention_sees(treatment: Treatment) -> Treatment:
+    """Frozen frames with their own spectrum are the weights that were there, in other coordinates."""
+    is_same = treatment.init == "frames" and treatment.scale == "keep" and treatment.freeze == "qk"
+    return replace(treatment, init="keep", scale=None) if is_same else treatment
 
 
 def _controls(design: Design) -> Iterator[tuple[Side, Side]]:
@@ -410,6 +417,12 @@ def _baseline(design: Design) -> Iterator[Issue]:
         done += [f"freeze {base.treatment.freeze}"] if base.treatment.freeze != "none" else []
         if done:
             yield issue("BASELINE-TREATED", where=base.name, arms=(base.name,), what=tuple(done))
+
+
+def _backbone(design: Design) -> Iterator[Issue]:
+    for side in design.sides.values():
+        if side.freezes_backbone and design.pretrained is False:
+            yield issue("RANDOM-BACKBONE", where=side.name, arms=(side.name,))
 
 
 # -- evidence ------------------------------------------------------------------------------------------------------

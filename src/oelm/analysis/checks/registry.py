@@ -24,6 +24,7 @@ CHECKS: dict[str, Severity] = {
     "SCALE-CONFOUND": "invalid",
     "PRETRAINED-ERASED": "invalid",
     "BASELINE-TREATED": "invalid",
+    "RANDOM-BACKBONE": "note",
     "FEW-SEEDS": "warn",
     "UNDECIDABLE": "warn",
     "SAME-SPLIT": "invalid",

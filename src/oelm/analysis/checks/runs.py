@@ -6,6 +6,7 @@ import contextlib
 import math
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -91,18 +92,21 @@ def _untuned(results: Results, cell: Cell) -> Message | None:
 def _treated(results: Results) -> Iterator[Issue]:
     """Every cell must have had the treatment that the study says."""
     for name in results.arms:
-        planned = results.study.arms[name].treatment
-        other = [seed for seed, record in results.of(name).items() if record.spec.treatment != planned]
+        planned = results.study.arms[name]
+        given = {
+            seed: replace(planned, treatment=spec.treatment, adapter=spec.adapter, trains=spec.trains)
+            for seed, spec in ((seed, record.spec) for seed, record in results.of(name).items())
+        }
+        other = [seed for seed, arm in given.items() if arm != planned]
         if other:
-            found = results.of(name)[other[0]].spec.treatment
             yield issue(
                 "AUDIT-FAILED",
                 where=name,
                 arms=(name,),
                 key="other-treatment",
                 seeds=tuple(other),
-                found=str(found),
-                planned=str(planned),
+                found=given[other[0]].method,
+                planned=planned.method,
             )
 
 
@@ -342,13 +346,16 @@ def _began(record: Record) -> datetime | None:
 
 def _ceiling(results: Results, compared: list[tuple[str, str]]) -> Iterator[Issue]:
     """Whole runs that are faster than freezing can make them were timed on a machine that had other things to do."""
+    arms = results.study.arms
     for arm, against in compared:
+        if not arms[arm].trains_like(arms[against]):
+            continue  # how much less there is to do for an adapter, no arithmetic of ours says
         one, other = (results.values(name, "step_seconds") for name in (arm, against))
         shares = [one[seed] / other[seed] for seed in one if other.get(seed)]
         savings = [1 - share for share in shares if finite_number(share) is not None]
         if not savings:
             continue
-        more = [len(results.study.arms[name].treatment.frozen_roles) for name in (arm, against)]
+        more = [len(arms[name].treatment.frozen_roles) for name in (arm, against)]
         ceiling = saving_ceiling(frozen_roles=max(0, more[0] - more[1])) + OPTIMIZER_ALLOWANCE
         saving = statistics.fmean(savings)
         error = statistics.stdev(savings) / math.sqrt(len(savings)) if len(savings) > 1 else 0.0

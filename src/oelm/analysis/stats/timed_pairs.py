@@ -36,8 +36,9 @@ def step_changes(timed: CellSpec, now: CellSpec) -> list[str]:
 
 
 def _of_a_step(spec: CellSpec) -> dict[str, object]:
-    recipe = asdict(spec.recipe)
-    return {"treatment": asdict(spec.treatment), "recipe": {name: recipe[name] for name in OF_A_STEP}}
+    whole = asdict(spec)
+    recipe = {name: whole["recipe"][name] for name in OF_A_STEP}
+    return {**{part: whole[part] for part in ("treatment", "adapter", "trains")}, "recipe": recipe}
 
 
 # -- two arms ------------------------------------------------------------------------------------------------------

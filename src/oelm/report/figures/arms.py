@@ -89,8 +89,9 @@ def plot_four_corners(look: FigureContext) -> tuple[str | None, Text]:
     corners: dict[tuple[bool, bool], list[str]] = {}
     others = []
     for arm in look.arms:
-        treatment = look.results.study.arms[arm].treatment
-        if treatment.init != "keep" and treatment.rows == "any":
+        study = look.results.study
+        treatment = study.arms[arm].treatment
+        if not study.trains_like_baseline(arm) or (treatment.init != "keep" and treatment.rows == "any"):
             others.append(arm)
         elif look.results.mean(arm, look.metric) is not None:
             corners.setdefault((treatment.init != "keep", treatment.freeze != "none"), []).append(arm)

@@ -1,4 +1,4 @@
-"""Figures of the heads: how orthogonal the rows of each are, and how evenly attention looks around."""
+"""Figures of the heads: how orthogonal their rows are, how evenly they look around, and how far they have moved."""
 
 import math
 from collections.abc import Sequence
@@ -6,20 +6,24 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import LogNorm
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, PowerNorm
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from oelm.facts import AttentionStats
-from oelm.format import DASH
+from oelm.facts import AttentionMap, AttentionStats
+from oelm.format import DASH, format_signed
 from oelm.message import Text
-from oelm.report.figures.plot import FigureContext, draw_grid, legend_entry, legend_height, points_of
-from oelm.report.figures.svg import drawing
+from oelm.metrics import find_metric
+from oelm.report.figures.palette import INK
+from oelm.report.figures.plot import MEAN_SIZE, FigureContext, draw_grid, legend_entry, legend_height, points_of
+from oelm.report.figures.svg import Drawing, drawing
 from oelm.runs.record import Record
 from oelm.text.messages import say, untranslated
 from oelm.treatment import Role
 
 _MOST_HEAT_MAPS = 8
 _ROLES: tuple[Role, ...] = ("q", "k")
+_MOMENTS = ("untreated", "start", "final")
 
 
 def plot_orthonormality(look: FigureContext) -> tuple[str | None, Text]:
@@ -95,6 +99,96 @@ def plot_attention_entropy(look: FigureContext) -> tuple[str | None, Text]:
         draw.word(panels[0].yaxis.label, say("axis-entropy"))
         draw.legend(list(handles.values()))
         return draw.finish(), say("figure-entropy-caption")
+
+
+def plot_dose(look: FigureContext) -> tuple[str | None, Text]:
+    """Dose and response: how far the treatment moved attention, and what it cost."""
+    dose = {arm: look.results.attention_kl(arm, "start") for arm in look.arms}
+    found = [one for one in look.results.comparisons.values() if one.differences and dose.get(one.arm)]
+    if not found:
+        return None, say("figure-dose-none")
+    with drawing(height=2.7 + legend_height([one.arm for one in found])) as draw:
+        (axes,) = draw.axes()
+        margin, shown = found[0].margin, found[0].shown
+        if margin is not None:
+            axes.axhspan(shown(-margin), shown(margin), color=INK, alpha=0.08, lw=0)
+        axes.axhline(0, color=INK, lw=0.8)
+        most = max(fmean(dose[one.arm].values()) for one in found) or 1.0
+        seen: dict[float, int] = {}
+        handles = []
+        for one in found:
+            style, kl = look.styles[one.arm], fmean(dose[one.arm].values())
+            place = seen[kl] = seen.get(kl, -1) + 1  # arms of one dose stand side by side
+            x, y, interval = kl + 0.02 * most * place, shown(one.estimate.mean), one.shown_interval(one.deciding)
+            if math.isfinite(interval.high):
+                (bar,) = axes.plot([x, x], [interval.low, interval.high], color=style.color, lw=1.6)
+                draw.mark(bar, arm=one.arm)
+            low, high = format_signed(interval.low), format_signed(interval.high)
+            tip = say("tip-dose", arm=one.arm, kl=f"{kl:.3g}", value=f"{y:+.4f}", low=low, high=high)
+            draw.mark(points_of(axes, [x], [y], style, size=MEAN_SIZE), arm=one.arm, tips=[tip])
+            handles.append(legend_entry(axes, one.arm, style, has_line=False))
+        axes.margins(x=0.08)
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        draw_grid(axes)
+        draw.word(axes.xaxis.label, say("axis-kl-start"))
+        axis = "axis-relative" if find_metric(look.metric).relative else "axis-difference"
+        draw.word(axes.yaxis.label, say(axis, metric=look.metric, against=look.against))
+        draw.legend(handles)
+        return draw.finish(), say("figure-dose-caption")
+
+
+def plot_maps(look: FigureContext) -> tuple[str | None, Text]:
+    """What a few heads attend to: before the treatment, after it, and after the training."""
+    found: dict[str, tuple[int, list[list[AttentionMap]]]] = {}
+    for arm in look.arms:
+        for seed, record in look.results.of(arm).items():
+            if arm not in found and (heads := _maps(record)):
+                found[arm] = seed, heads
+    if not found:
+        return None, say("figure-maps-none")
+    arms = list(found)[:_MOST_HEAT_MAPS]
+    with drawing(height=1.2 + 0.42 * len(arms)) as draw:
+        grid = draw.axes(len(arms), 1)
+        image = None
+        for axes, arm in zip(grid, arms, strict=True):
+            heads = found[arm][1]
+            row, middles = _side_by_side([np.array(one.rows) for moments in heads for one in moments])
+            image = axes.imshow(row, norm=PowerNorm(0.5, vmin=0, vmax=1), cmap="cividis", interpolation="nearest")
+            axes.set_axis_off()
+            draw.mark(axes, arm=arm)
+            name = axes.text(-0.02, 0.5, arm, transform=axes.transAxes, ha="right", va="center", fontsize=8)
+            draw.word(name, untranslated(arm), arm=arm)
+            if arm == arms[0]:
+                _name_maps(draw, axes, heads, middles)
+        assert image is not None
+        bar = draw.figure.colorbar(image, ax=grid, location="bottom", shrink=0.6, aspect=45)
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        draw.word(bar.ax.xaxis.label, say("axis-weight"))
+        rest = list(found)[_MOST_HEAT_MAPS:]
+        more = say("figure-heads-more", arms=", ".join(rest)) if rest else untranslated("")
+        seeds = ", ".join(dict.fromkeys(str(found[arm][0]) for arm in arms))
+        return draw.finish(), say("figure-maps-caption", seeds=seeds, more=more)
+
+
+def _name_maps(draw: Drawing, axes: Axes, heads: list[list[AttentionMap]], middles: list[float]) -> None:
+    """Above the first row: which head, and at which moment."""
+    above: Any = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
+    for place, middle in enumerate(middles):
+        moment = say(f"maps-{_MOMENTS[place % len(_MOMENTS)]}")
+        draw.word(axes.text(middle, 1.08, moment.en, fontsize=6, **above), moment)
+    for (first, *_), middle in zip(heads, middles[1 :: len(_MOMENTS)], strict=True):
+        title = say("maps-head", layer=first.layer, head=first.head)
+        draw.word(axes.text(middle, 1.45, title.en, fontsize=8, **above), title)
+
+
+def _maps(record: Record) -> list[list[AttentionMap]]:
+    """By head: its map before the treatment, after it, and after the training; heads that have all three."""
+    moments = _moments(record)
+    if len(moments) < 2 or record.start is None:
+        return []
+    kept = (record.start.untreated, moments["start"].maps, moments["final"].maps)
+    by_head = [{(one.layer, one.head): one for one in maps} for maps in kept]
+    return [[maps[head] for maps in by_head] for head in by_head[0] if all(head in maps for maps in by_head)]
 
 
 def _moments(record: Record) -> dict[str, AttentionStats]:

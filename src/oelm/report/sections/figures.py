@@ -6,7 +6,7 @@ from oelm.analysis.results import Results
 from oelm.message import Text
 from oelm.report.figures.arms import plot_forest, plot_four_corners, plot_quality_by_size
 from oelm.report.figures.convergence import plot_speed, plot_validation_curves
-from oelm.report.figures.heads import plot_attention_entropy, plot_orthonormality
+from oelm.report.figures.heads import plot_attention_entropy, plot_dose, plot_maps, plot_orthonormality
 from oelm.report.figures.palette import styles
 from oelm.report.figures.plot import FigureContext, Plot
 from oelm.report.figures.timed import plot_step_ratios
@@ -30,6 +30,8 @@ def figures_section(results: Results) -> list[Plot]:
         "best-of-k": plot_best_of_k,
         "heads": plot_orthonormality,
         "entropy": plot_attention_entropy,
+        "dose": plot_dose,
+        "maps": plot_maps,
     }
     found = []
     for name, maker in makers.items():

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from oelm.analysis.evidence import difference_estimate, judged_values
 from oelm.analysis.results import Results
-from oelm.format import DASH, format_number, format_step_time
+from oelm.format import DASH, format_number, format_percent, format_step_time
 from oelm.metrics import find_metric
 from oelm.report.blocks import (
     Block,
@@ -37,7 +37,8 @@ def results_section(results: Results) -> list[Block]:
     difference = "relative" if find_metric(metric).relative else "difference"
     columns = [*text_columns("arm"), *number_columns("mean", metric=metric), *number_columns("interval", "n")]
     columns += [*number_columns(difference, against=against), *number_columns("deciding"), *text_columns("verdict")]
-    columns += number_columns("trainable", "step-time", "memory")
+    columns += number_columns("kept", metric=metric, against=against) if _is_kept(results) else []
+    columns += number_columns("kl", "trainable", "share", "step-time", "memory")
     columns += number_columns("lr-sensitivity") if results.study.tunes_lr else []
     blocks: list[Block] = [
         Prose(text=say("results-how", metric=metric, against=against)),
@@ -57,6 +58,7 @@ def _arm_row(results: Results, arm: str) -> TableRow:
     compared = one if one is not None and one.differences else None
     difference = compared.shown(compared.estimate.mean) if compared else None
     verdict = verdict_cell(one.verdict, one.remark) if one is not None else text_cell(DASH)
+    share = results.trained_share(arm)
     return make_row(
         arm,
         number_cell(found.mean if found else None, format_number(found.mean) if found else "", href="#cells"),
@@ -65,12 +67,27 @@ def _arm_row(results: Results, arm: str) -> TableRow:
         number_cell(difference, f"{difference:+.4f}" if difference is not None else "", href="#cells"),
         deciding_cell(compared.shown_interval(compared.deciding) if compared else None, sign=True),
         say("word-against") if arm == against else verdict,
+        *([_kept(results, arm)] if _is_kept(results) else []),
+        _kl_cell(results, arm),
         _mean(results, arm, "trainable", lambda value: f"{value:,.0f}"),
+        number_cell(share, format_percent(share) if share is not None else ""),
         _mean(results, arm, "step_seconds", format_step_time),
         _mean(results, arm, "peak_memory", lambda value: f"{value / 1e9:.2f} GB"),
         *([_mean(results, arm, "lr_sensitivity", format_number)] if results.study.tunes_lr else []),
         arm=arm,
     )
+
+
+def _is_kept(results: Results) -> bool:
+    """Whether a share of the baseline's quality says something: more is better, and 0 is nothing."""
+    return find_metric(results.study.compare.metric).is_share
+
+
+def _kept(results: Results, arm: str) -> TableCell:
+    compare = results.study.compare
+    own, base = (results.mean(name, compare.metric) for name in (arm, compare.baseline))
+    kept = own.mean / base.mean if own is not None and base is not None and base.mean else None
+    return number_cell(kept, f"{100 * kept:.1f} %" if kept is not None else "")
 
 
 def _all_metrics(results: Results) -> list[Block]:
@@ -121,6 +138,13 @@ def _mean(results: Results, arm: str, metric: str, show: Callable[[float], str])
     values = list(results.values(arm, metric).values())
     mean = fmean(values) if values else None
     return number_cell(mean, show(mean) if mean is not None else "")
+
+
+def _kl_cell(results: Results, arm: str) -> TableCell:
+    """How far attention is from that of the untreated model, at the start and at the end of training."""
+    start, final = (list(results.attention_kl(arm, moment).values()) for moment in ("start", "final"))
+    shown = " \u2192 ".join(f"{fmean(some):.3g}" if some else DASH for some in (start, final))
+    return number_cell(fmean(start) if start else None, shown if start else "")
 
 
 def _trials(results: Results) -> list[Block]:

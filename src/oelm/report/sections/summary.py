@@ -127,7 +127,7 @@ def _hypothesis_line(one: JudgedHypothesis) -> TableRow:
 
 def _comparison_line(results: Results, one: Comparison) -> TableRow:
     key = "asked-arm" if one.exploratory is None else "asked-exploratory"
-    treatment = str(results.study.arms[one.arm].treatment).removesuffix(", layers all")
+    treatment = results.study.arms[one.arm].method.replace(", layers all", "")
     mean = one.shown(one.estimate.mean) if one.differences else None
     return make_row(
         say(key, arm=one.arm, against=one.against, treatment=treatment),

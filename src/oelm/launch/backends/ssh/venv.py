@@ -93,8 +93,10 @@ def _made_from(package: Package) -> str:
 
 
 def _extra() -> str:
-    """All that a study needs, where the package is divided into parts."""
-    return "[lab]" if "lab" in (metadata.metadata("oelm").get_all("Provides-Extra") or ()) else ""
+    """All that a study needs, where the package is divided into parts; adapters, if they are installed here."""
+    parts = metadata.metadata("oelm").get_all("Provides-Extra") or ()
+    extra = "adapters" if _is_installed("peft") and "adapters" in parts else "lab"
+    return f"[{extra}]" if extra in parts else ""
 
 
 def _packages() -> list[str]:

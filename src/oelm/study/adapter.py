@@ -1,0 +1,83 @@
+"""Adapter: what an arm trains instead of all weights, new ones beside them (by PEFT) or a part of them. No torch."""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from oelm.errors import did_you_mean
+from oelm.study.problems import Problems, report_unknown, shorten
+
+Trains = Literal["all", "biases", "head", "norms"]
+"""What of the model itself learns. The task head always does."""
+
+# The class of its configuration in PEFT, and the kinds whose options it has too.
+KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "lora": ("LoraConfig", ()),
+    "adalora": ("AdaLoraConfig", ("lora",)),
+    "ia3": ("IA3Config", ()),
+    "loha": ("LoHaConfig", ()),
+    "lokr": ("LoKrConfig", ()),
+    "oft": ("OFTConfig", ()),
+}
+# What oelm itself gives to PEFT.
+_OURS = {"modules_to_save": "the task head always trains", "total_step": "it is that of the budget"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    kind: str
+    """One of PEFT's: `lora`, `adalora`, `ia3`, `loha`, `lokr`, `oft`."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Keywords of PEFT's own configuration: `r`, `lora_alpha`, `target_modules`, ..."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """In the form of a study file."""
+        return {"kind": self.kind, **self.options}
+
+    def __str__(self) -> str:
+        shown = {name: " ".join(map(str, v)) if isinstance(v, list) else v for name, v in self.options.items()}
+        options = ", ".join(f"{name} {value}" for name, value in shown.items())
+        return f"{self.kind} ({options})" if options else self.kind
+
+
+def read_adapter(raw: Any, at: str, problems: Problems) -> Adapter | None:
+    """The `adapter:` of an arm; its options are looked up in PEFT if that is installed."""
+    if raw is None:
+        return None
+    if not isinstance(raw, Mapping) or not isinstance(raw.get("kind"), str):
+        problems.add(at, f"must be a mapping such as {{kind: lora, r: 8}}, got {shorten(raw)}")
+        return None
+    kind, options = raw["kind"], {str(name): value for name, value in raw.items() if name != "kind"}
+    if kind not in KINDS:
+        problems.add(f"{at}.kind", f"'{kind}' is not known{did_you_mean(kind, KINDS)}; one of {', '.join(KINDS)}")
+        return None
+    for name in options.keys() & _OURS.keys():
+        problems.add(f"{at}.{name}", f"is not for a study to say: {_OURS[name]}")
+    known = option_names(kind)
+    if known is not None:
+        report_unknown({name: None for name in options if name not in _OURS}, known, f"{at}.", problems)
+    return Adapter(kind=kind, options=options)
+
+
+def option_names(kind: str) -> set[str] | None:
+    """The fields of PEFT's configuration of this kind, from its source: to import it takes torch, and seconds.
+
+    None where PEFT is not installed.
+    """
+    peft = find_spec("peft")
+    if peft is None or peft.origin is None:
+        return None
+    name, others = KINDS[kind]
+    source = Path(peft.origin).parent / "tuners" / kind / "config.py"
+    if not source.is_file():
+        return None
+    body = next(
+        node.body
+        for node in ast.parse(source.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == name
+    )
+    own = {line.target.id for line in body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)}
+    return own.union(*(option_names(other) or () for other in others)) - _OURS.keys()
