@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 import oelm
 import tiny_study
 from oelm.data.tasks import task_named
+from oelm.heads.attention import attention_maps, divergences
 from oelm.heads.audit import audit_folder
 from oelm.heads.count import count
 from oelm.runs.layout import MODEL, PREDICTIONS
@@ -271,6 +272,34 @@ def test_a_task_head_of_several_layers_is_saved_with_the_adapter(name, tmp_path)
     loaded = peft.PeftModel.from_pretrained(plain, tmp_path)
     inputs = family.batch()
     assert torch.equal(loaded.eval()(**inputs).logits, model.eval()(**inputs).logits)
+
+
+@pytest.mark.parametrize(
+    ("name", "adapter"),
+    [
+        ("bert", {"kind": "lora", "r": 2, "target_modules": ["query"]}),
+        ("bert", {"kind": "ia3", "target_modules": ["key"], "feedforward_modules": []}),
+        ("bert", {"kind": "oft", "oft_block_size": 4, "target_modules": ["query", "key"]}),
+        ("gpt2", {"kind": "lora", "r": 2, "target_modules": ["c_attn"]}),
+    ],
+    ids=["lora", "ia3", "oft", "fused"],
+)
+def test_attention_is_measured_with_what_an_adapter_does_to_it(name, adapter):
+    family = next(family for family in FAMILIES if family.name == name)
+    before = attention_maps(family.model(), family.batch())
+    family, model = adapted(name, task=SST2 if name == "bert" else task_named("text"), **adapter)
+    unmoved = divergences(before, attention_maps(model, family.batch()))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and ".modules_to_save." not in name:
+                parameter += torch.randn_like(parameter)
+    found = divergences(before, attention_maps(model, family.batch()))
+    merged = divergences(before, attention_maps(model.merge_and_unload(), family.batch()))
+    for none, some, expected in zip(unmoved, found, merged, strict=True):
+        assert none.max() < 1e-6
+        assert expected.mean() > 1e-5
+        torch.testing.assert_close(some, expected, rtol=1e-2, atol=1e-6)
 
 
 def test_a_moved_weight_below_an_adapter_is_found():
