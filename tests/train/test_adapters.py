@@ -22,7 +22,9 @@ from oelm.runs.predictions import read_predictions
 from oelm.study.adapter import KINDS, Adapter
 from oelm.study.cells import differences
 from oelm.study.load import study_from_dict
+from oelm.study.recipe import OptimizerConfig
 from oelm.train.adapters import adapt_model
+from oelm.train.optim import make_optimizer
 from oelm.train.progress import Progress
 from running import run, run_cell, steps_of
 from zoo import FAMILIES
@@ -314,6 +316,15 @@ def test_a_moved_weight_below_an_adapter_is_found():
     assert [(one.code, one.where) for one in applied.audit().findings] == [("FROZEN-MOVED", name)]
 
 
+@pytest.mark.parametrize("trains", ["norms", "head"])
+def test_another_rate_of_queries_and_keys_is_no_matter_where_all_of_a_fused_matrix_is_frozen(trains):
+    _, model = adapted("gpt2", trains=trains, task=task_named("text"))
+    oelm.apply(model, separate_qk=True)
+    optimizer = make_optimizer(model, OptimizerConfig(lr=1e-3, qk_lr=0.1))
+    learns = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert sum(len(group["params"]) for group in optimizer.param_groups if "lr_scale" not in group) == len(learns)
+
+
 def test_biases_of_a_fused_projection_train_but_those_of_frozen_queries():
     family, model = adapted("gpt2", trains="biases", task=task_named("text"))
     applied = oelm.apply(model, init="orthogonal", freeze="qk", seed=0)
@@ -350,6 +361,9 @@ LORA = {"kind": "lora", "target_modules": ["q_proj", "v_proj"]}
         ({"adapter": {**LORA, "lora_alfa": 4}}, {}, r"lora_alfa\s+unknown field; did you mean 'lora_alpha'\?"),
         ({"adapter": {"kind": "adalora", "target_rr": 4}}, {}, r"unknown field; did you mean 'target_r'\?"),
         ({"adapter": {**LORA, "modules_to_save": ["x"]}}, {}, "the task head always trains"),
+        ({"adapter": {"kind": "adalora", "r": 4}}, {}, r"arms.x.adapter.r\s+is not read by AdaLoRA; use init_r"),
+        ({"adapter": LORA}, {"optimizer": {"lr": 1e-3, "qk_lr": 0.1}}, "does not go with optimizer.qk_lr"),
+        ({"adapter": LORA, "overrides": {"optimizer.qk_lr": 0.1}}, {}, "does not go with optimizer.qk_lr"),
         ({"trains": "bias"}, {}, r"arms.x.trains\s+'bias' is not known; did you mean 'biases'\?"),
         ({"trains": "head", "adapter": LORA}, {}, "does not go with an adapter"),
         (
@@ -377,6 +391,8 @@ def test_what_makes_no_sense_is_refused_when_it_is_read(arm, recipe, message, tm
         ({"adapter": {**LORA, "r": 0}}, "`r` should be a positive integer"),
         ({"adapter": {**LORA, "r": "eight"}}, "PEFT cannot add the adapter"),
         ({"adapter": {**LORA, "init_lora_weights": "pissa"}}, "the adapter changes the weights below it"),
+        ({"adapter": {**LORA, "kind": "adalora", "init_r": 4, "target_r": 4}}, "AdaLoRA has no ranks to take away"),
+        ({"trains": "head", "overrides": {"optimizer.name": "muon"}}, "Muon has nothing to train in this model"),
     ],
 )
 def test_what_does_not_fit_the_model_is_refused_before_anything_runs(arm, message, tmp_path, monkeypatch):

@@ -56,6 +56,8 @@ def read_adapter(raw: Any, at: str, problems: Problems) -> Adapter | None:
         return None
     for name in options.keys() & _OURS.keys():
         problems.add(f"{at}.{name}", f"is not for a study to say: {_OURS[name]}")
+    if kind == "adalora" and "r" in options:
+        problems.add(f"{at}.r", "is not read by AdaLoRA; use init_r and target_r")
     known = option_names(kind)
     if known is not None:
         report_unknown({name: None for name in options if name not in _OURS}, known, f"{at}.", problems)
