@@ -361,6 +361,7 @@ LORA = {"kind": "lora", "target_modules": ["q_proj", "v_proj"]}
         ({"adapter": {**LORA, "lora_alfa": 4}}, {}, r"lora_alfa\s+unknown field; did you mean 'lora_alpha'\?"),
         ({"adapter": {"kind": "adalora", "target_rr": 4}}, {}, r"unknown field; did you mean 'target_r'\?"),
         ({"adapter": {**LORA, "modules_to_save": ["x"]}}, {}, "the task head always trains"),
+        ({"adapter": {**LORA, "lora_alpha": float("nan")}}, {}, r"lora_alpha\s+must be a finite number, got nan"),
         ({"adapter": {"kind": "adalora", "r": 4}}, {}, r"arms.x.adapter.r\s+is not read by AdaLoRA; use init_r"),
         ({"adapter": LORA}, {"optimizer": {"lr": 1e-3, "qk_lr": 0.1}}, "does not go with optimizer.qk_lr"),
         ({"adapter": LORA, "overrides": {"optimizer.qk_lr": 0.1}}, {}, "does not go with optimizer.qk_lr"),
