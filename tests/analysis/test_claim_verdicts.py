@@ -83,7 +83,7 @@ def test_what_is_counted_is_what_the_real_model_has():
     counted = 0
     for name in shipped_studies():
         study = load_study(name)
-        found = {arm: count_arm(study, arm) for arm in study.arms}
+        found = {name: count_arm(study, name) for name, arm in study.arms.items() if not arm.freezes_backbone}
         if None in found.values():
             assert study.recipe.data.tokenizer.train == "bpe", "its vocabulary is known when it is trained"
             continue
@@ -106,6 +106,11 @@ def test_layers_roles_and_biases_are_counted():
     for arm in parts:
         assert count_arm(study, arm).frozen == freezing_savings(model, study.arms[arm].treatment).frozen
     assert count_arm(study, "baseline").frozen == 0
+
+
+def test_what_an_adapter_or_a_part_trains_is_not_counted_from_the_treatment():
+    study = load_study("bert-sst2-peft")
+    assert {arm for arm in study.arms if count_arm(study, arm) is None} == {"lora", "bitfit", "linear-probe"}
 
 
 @pytest.mark.parametrize(

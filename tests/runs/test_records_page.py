@@ -9,7 +9,7 @@ import textwrap
 import types
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -71,7 +71,7 @@ def describe(kind: object, seen: dict[type, None]) -> str:
     if is_dataclass(kind):
         seen.setdefault(kind, None)
         return f"[{kind.__name__}](#{kind.__name__.lower()})"
-    names = {str: "text", int: "int", float: "float", bool: "bool", type(None): "null"}
+    names = {str: "text", int: "int", float: "float", bool: "bool", type(None): "null", Any: "value"}
     return names.get(kind, "column of numbers")
 
 

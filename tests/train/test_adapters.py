@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 import oelm
 import tiny_study
 from oelm.data.tasks import task_named
+from oelm.heads.attention import attention_maps, divergences
 from oelm.heads.audit import audit_folder
 from oelm.heads.count import count
 from oelm.runs.layout import MODEL, PREDICTIONS
@@ -21,7 +22,9 @@ from oelm.runs.predictions import read_predictions
 from oelm.study.adapter import KINDS, Adapter
 from oelm.study.cells import differences
 from oelm.study.load import study_from_dict
+from oelm.study.recipe import OptimizerConfig
 from oelm.train.adapters import adapt_model
+from oelm.train.optim import make_optimizer
 from oelm.train.progress import Progress
 from running import run, run_cell, steps_of
 from zoo import FAMILIES
@@ -273,6 +276,34 @@ def test_a_task_head_of_several_layers_is_saved_with_the_adapter(name, tmp_path)
     assert torch.equal(loaded.eval()(**inputs).logits, model.eval()(**inputs).logits)
 
 
+@pytest.mark.parametrize(
+    ("name", "adapter"),
+    [
+        ("bert", {"kind": "lora", "r": 2, "target_modules": ["query"]}),
+        ("bert", {"kind": "ia3", "target_modules": ["key"], "feedforward_modules": []}),
+        ("bert", {"kind": "oft", "oft_block_size": 4, "target_modules": ["query", "key"]}),
+        ("gpt2", {"kind": "lora", "r": 2, "target_modules": ["c_attn"]}),
+    ],
+    ids=["lora", "ia3", "oft", "fused"],
+)
+def test_attention_is_measured_with_what_an_adapter_does_to_it(name, adapter):
+    family = next(family for family in FAMILIES if family.name == name)
+    before = attention_maps(family.model(), family.batch())
+    family, model = adapted(name, task=SST2 if name == "bert" else task_named("text"), **adapter)
+    unmoved = divergences(before, attention_maps(model, family.batch()))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and ".modules_to_save." not in name:
+                parameter += torch.randn_like(parameter)
+    found = divergences(before, attention_maps(model, family.batch()))
+    merged = divergences(before, attention_maps(model.merge_and_unload(), family.batch()))
+    for none, some, expected in zip(unmoved, found, merged, strict=True):
+        assert none.max() < 1e-6
+        assert expected.mean() > 1e-5
+        torch.testing.assert_close(some, expected, rtol=1e-2, atol=1e-6)
+
+
 def test_a_moved_weight_below_an_adapter_is_found():
     _, model = adapted("bert", kind="lora", r=2, target_modules=QV)
     applied = oelm.apply(model, init="orthogonalize", freeze="qk")
@@ -283,6 +314,15 @@ def test_a_moved_weight_below_an_adapter_is_found():
     with torch.no_grad():
         parameter[0, 0] += 1e-3
     assert [(one.code, one.where) for one in applied.audit().findings] == [("FROZEN-MOVED", name)]
+
+
+@pytest.mark.parametrize("trains", ["norms", "head"])
+def test_another_rate_of_queries_and_keys_is_no_matter_where_all_of_a_fused_matrix_is_frozen(trains):
+    _, model = adapted("gpt2", trains=trains, task=task_named("text"))
+    oelm.apply(model, separate_qk=True)
+    optimizer = make_optimizer(model, OptimizerConfig(lr=1e-3, qk_lr=0.1))
+    learns = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert sum(len(group["params"]) for group in optimizer.param_groups if "lr_scale" not in group) == len(learns)
 
 
 def test_biases_of_a_fused_projection_train_but_those_of_frozen_queries():
@@ -321,6 +361,10 @@ LORA = {"kind": "lora", "target_modules": ["q_proj", "v_proj"]}
         ({"adapter": {**LORA, "lora_alfa": 4}}, {}, r"lora_alfa\s+unknown field; did you mean 'lora_alpha'\?"),
         ({"adapter": {"kind": "adalora", "target_rr": 4}}, {}, r"unknown field; did you mean 'target_r'\?"),
         ({"adapter": {**LORA, "modules_to_save": ["x"]}}, {}, "the task head always trains"),
+        ({"adapter": {**LORA, "lora_alpha": float("nan")}}, {}, r"lora_alpha\s+must be a finite number, got nan"),
+        ({"adapter": {"kind": "adalora", "r": 4}}, {}, r"arms.x.adapter.r\s+is not read by AdaLoRA; use init_r"),
+        ({"adapter": LORA}, {"optimizer": {"lr": 1e-3, "qk_lr": 0.1}}, "does not go with optimizer.qk_lr"),
+        ({"adapter": LORA, "overrides": {"optimizer.qk_lr": 0.1}}, {}, "does not go with optimizer.qk_lr"),
         ({"trains": "bias"}, {}, r"arms.x.trains\s+'bias' is not known; did you mean 'biases'\?"),
         ({"trains": "head", "adapter": LORA}, {}, "does not go with an adapter"),
         (
@@ -348,6 +392,8 @@ def test_what_makes_no_sense_is_refused_when_it_is_read(arm, recipe, message, tm
         ({"adapter": {**LORA, "r": 0}}, "`r` should be a positive integer"),
         ({"adapter": {**LORA, "r": "eight"}}, "PEFT cannot add the adapter"),
         ({"adapter": {**LORA, "init_lora_weights": "pissa"}}, "the adapter changes the weights below it"),
+        ({"adapter": {**LORA, "kind": "adalora", "init_r": 4, "target_r": 4}}, "AdaLoRA has no ranks to take away"),
+        ({"trains": "head", "overrides": {"optimizer.name": "muon"}}, "Muon has nothing to train in this model"),
     ],
 )
 def test_what_does_not_fit_the_model_is_refused_before_anything_runs(arm, message, tmp_path, monkeypatch):

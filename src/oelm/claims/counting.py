@@ -64,7 +64,7 @@ def _gpt(recipe: Recipe) -> Shape | None:
     """Of the published size; its vocabulary is that of the tokenizer."""
     tokenizer = recipe.data.tokenizer
     vocabulary = _VOCABULARIES.get(tokenizer.name or "") if tokenizer is not None else None
-    if recipe.model.preset != "medium-512" or vocabulary is None:
+    if recipe.model.preset != "medium-512" or recipe.model.qk_norm or vocabulary is None:
         return None
     return Shape(
         layers=6,
@@ -78,8 +78,11 @@ def _gpt(recipe: Recipe) -> Shape | None:
 
 
 def count_arm(study: Study, arm: str) -> Counts | None:
-    """The weights of an arm when its training starts; None if the sizes of its model are not known here."""
+    """The weights of an arm when its training starts; None if the sizes of its model, or what is trained of it, are not
+    known here."""
     recipe = study.recipe
+    if study.arms[arm].freezes_backbone:
+        return None
     shape = _gpt(recipe) if recipe.model.name == "oelm-gpt" else _BERTS.get(recipe.model.name)
     if shape is None:
         return None

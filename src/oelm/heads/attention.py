@@ -214,8 +214,12 @@ def _scale(projection: Projection) -> float:
 
 
 def _projected(projection: Projection, inputs_BTM: Tensor) -> Tensor:
-    """(B, heads, T, D), in float32."""
+    """(B, heads, T, D), in float32, with what an adapter adds."""
     heads = range(projection.num_heads)
+    if projection.is_adapted:
+        rows_BTN = projection.module(inputs_BTM).float()
+        blocks = [rows_BTN[..., start : start + projection.head_dim] for start in projection.starts]
+        return torch.stack(blocks, dim=1)
     inputs_BTM = inputs_BTM.float()
     with gather_params(projection.owner):
         weight = torch.cat([projection.weight_rows(head) for head in heads]).to(inputs_BTM)
@@ -249,7 +253,8 @@ def record_inputs(projections: Sequence[Projection]) -> Iterator[dict[Projection
         return hook
 
     handles = [
-        projection.owner.register_forward_pre_hook(recorder(projection), with_kwargs=True) for projection in projections
+        projection.module.register_forward_pre_hook(recorder(projection), with_kwargs=True)
+        for projection in projections
     ]
     try:
         yield seen

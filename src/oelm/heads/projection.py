@@ -58,8 +58,13 @@ class Projection:
     @property
     def is_adapted(self) -> bool:
         """Whether an adapter (PEFT) wraps the module that holds the weight."""
+        return self.module is not self.owner
+
+    @property
+    def module(self) -> nn.Module:
+        """What the model calls for it: the owner of the weight, or the adapter that wraps it."""
         found = getattr(self.attention, self.path, None)
-        return isinstance(found, nn.Module) and found is not self.owner
+        return found if isinstance(found, nn.Module) else self.attention
 
     @property
     def owner(self) -> nn.Module:

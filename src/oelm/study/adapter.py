@@ -4,6 +4,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +57,11 @@ def read_adapter(raw: Any, at: str, problems: Problems) -> Adapter | None:
         return None
     for name in options.keys() & _OURS.keys():
         problems.add(f"{at}.{name}", f"is not for a study to say: {_OURS[name]}")
+    for name, value in options.items():
+        if isinstance(value, float) and not isfinite(value):
+            problems.add(f"{at}.{name}", f"must be a finite number, got {value}")
+    if kind == "adalora" and "r" in options:
+        problems.add(f"{at}.r", "is not read by AdaLoRA; use init_r and target_r")
     known = option_names(kind)
     if known is not None:
         report_unknown({name: None for name in options if name not in _OURS}, known, f"{at}.", problems)

@@ -98,6 +98,7 @@ def _validate_study(raw: dict[str, Any], problems: Problems, *, where: str, skip
         check_names(raw.get("recipe"), problems)
     arms = _arms(raw.get("arms"), recipe, problems)
     _check_parallel(recipe, arms, problems)
+    _check_rates(recipe, arms, problems)
     seeds = _seeds(raw.get("seeds"), "seeds", problems)
     second_stage = _second_stage(raw.get("second_stage"), seeds, problems)
     tune = _tune(raw.get("tune"), recipe, arms, (*seeds, *second_stage), problems)
@@ -205,6 +206,17 @@ def _check_parallel(recipe: Recipe | None, arms: Mapping[str, Arm], problems: Pr
             problems.add(
                 f"arms.{arm.name}.keep_orthonormal",
                 "does not go with recipe.parallel 'fsdp', where no process has whole heads; use 'ddp'",
+            )
+
+
+def _check_rates(recipe: Recipe | None, arms: Mapping[str, Arm], problems: Problems) -> None:
+    for arm in arms.values():
+        given = recipe.optimizer.qk_lr if recipe is not None else None
+        if arm.adapter is not None and arm.overrides.get("optimizer.qk_lr", given) is not None:
+            problems.add(
+                f"arms.{arm.name}.adapter",
+                "does not go with optimizer.qk_lr, as it is trained instead of queries and keys; "
+                "overrides: {optimizer.qk_lr: null} leaves that out",
             )
 
 

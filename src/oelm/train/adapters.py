@@ -113,6 +113,14 @@ def _add_adapter(
     except Exception as error:  # a library may raise anything about its options
         what = f"PEFT cannot add the adapter to a {type(model).__name__}"
         raise ModelError(what, where=f"adapter: {adapter}", why=" ".join(str(error).split())[:300]) from error
+    config: Any = adapted.peft_config["default"]  # type: ignore[index]
+    if adapter.kind == "adalora" and config.init_r <= config.target_r:
+        raise ModelError(
+            "AdaLoRA has no ranks to take away",
+            where=f"adapter: {adapter}",
+            why=f"it begins with init_r {config.init_r} and is to end with target_r {config.target_r}",
+            hint="a larger init_r, or kind: lora",
+        )
     if any(fingerprint(parameter) != bits for parameter, bits in before):
         raise ModelError(
             "the adapter changes the weights below it",

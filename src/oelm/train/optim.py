@@ -57,13 +57,14 @@ def _groups(model: nn.Module, config: OptimizerConfig, some: Sequence[nn.Paramet
 
 
 def _separate_qk(model: nn.Module) -> set[int]:
-    """Ids of queries and keys, frozen or not, each of which is a parameter of nothing else."""
+    """Ids of queries and keys, frozen or not, each of which is a parameter of nothing else; but for fused ones that are
+    frozen as a whole, and so have no rate."""
     slices = [one for projection in find_projections(model) for one in param_slices(projection)]
     held = Counter[int]()
     for one in slices:
         held[id(one.parameter)] += one.numel
     for one in slices:
-        if held[id(one.parameter)] != one.parameter.numel():
+        if one.parameter.requires_grad and held[id(one.parameter)] != one.parameter.numel():
             raise ModelError(
                 "queries and keys cannot have a learning rate of their own",
                 where=one.key,

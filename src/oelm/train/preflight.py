@@ -111,6 +111,7 @@ def check_treatments(arms: list[CellSpec], *, progress: Progress) -> None:
     from oelm.heads.apply import apply
     from oelm.train.adapters import treat_arm
     from oelm.train.cell import build_cell_model, first_inputs, load_data
+    from oelm.train.optim import make_optimizer
     from oelm.train.signals import catch_signals
 
     with catch_signals() as stop:
@@ -124,7 +125,8 @@ def check_treatments(arms: list[CellSpec], *, progress: Progress) -> None:
                         separate_qk = spec.recipe.optimizer.qk_lr is not None
                         apply(model, spec.treatment, seed=spec.seed, inputs=inputs, separate_qk=separate_qk).undo()
                     else:  # of which nothing can be undone
-                        treat_arm(copy.deepcopy(model), spec, task=prepared.task, inputs=inputs)
+                        applied = treat_arm(copy.deepcopy(model), spec, task=prepared.task, inputs=inputs)
+                        make_optimizer(applied.model, spec.recipe.optimizer)  # Muon needs matrices that learn
                 except OelmError as error:
                     raise StudyError(f"arm '{spec.arm}' does not fit the model", why=str(error)) from error
         except KeyboardInterrupt:
