@@ -322,6 +322,24 @@ def test_frozen_frames_tell_freezing_from_the_rest():
     assert found(study_of(arms={**arms, "frames": flat}), "MANY-FACTORS"), "another spectrum is another attention"
 
 
+LORA = {"adapter": {"kind": "lora", "r": 4}}
+
+
+def test_an_adapter_is_a_factor_too():
+    """It does not hide what else differs, and what is below it is frozen whatever the treatment says."""
+    treated = {"init": "orthogonal", "scale": "unit", "freeze": "qk", **LORA}
+    (one,) = found(study_of(arms={"baseline": BASE, "treated": treated}), "MANY-FACTORS")
+    assert set(one.message.values["factors"]) == {"init", "scale", "training"}
+    assert not found(study_of(arms={"baseline": BASE, "treated": treated, "lora": LORA}), "MANY-FACTORS")
+    assert not found(study_of(arms={"baseline": BASE, "lora": LORA}), "MANY-FACTORS")
+    assert not found(study_of(arms={"baseline": LORA, "frozen": {**LORA, "freeze": "qk"}}), "MANY-FACTORS")
+    control = {"init": "gaussian", "scale": 0.02, "freeze": "none", **LORA}
+    arms = {"baseline": BASE, "treated": treated, "control": control}
+    assert found(study_of(arms=arms), "PRETRAINED-ERASED") == []
+    kept = {**treated, "init": "orthogonalize"}
+    assert found(study_of(arms={**arms, "treated": kept}), "PRETRAINED-ERASED")
+
+
 def scales(treated, control, **parts):
     sides = [side("baseline"), side("treated", **treated), side("control", **control)]
     return [one for one in check_design(design(sides, **parts)) if one.code == "SCALE-CONFOUND"]

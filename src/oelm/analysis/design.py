@@ -30,10 +30,8 @@ class Side:
 
     name: str
     treatment: Treatment | None
-    """None as well of an arm with another adapter than the baseline, or that trains another part of the model: what it
-    does to queries and keys is then not what tells the two apart."""
-    freezes_backbone: bool = False
-    """Whether an adapter or a part of the model is all that it trains."""
+    training: str = ""
+    """What it trains instead of all weights, as in a study: `trains: biases`; empty if it trains all."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """What it was trained with, by dotted path: `optimizer.lr`, `batch.size`, `device`, `commit`, ..."""
     declared: frozenset[str] = frozenset()
@@ -111,8 +109,8 @@ def planned_design(study: Study) -> Design:
         tune = study.tune
         sides[arm.name] = Side(
             name=arm.name,
-            treatment=arm.treatment if study.trains_like_baseline(arm.name) else None,
-            freezes_backbone=arm.freezes_backbone,
+            treatment=arm.treatment,
+            training=arm.training,
             settings=settings_of(apply_overrides(study.recipe, arm.overrides)),
             declared=frozenset(arm.overrides),
             grid=None if tune is None else {path: tuple(values) for path, values in tune.grid.items()},

@@ -34,8 +34,8 @@ def observed_design(results: Results) -> Design:
         trials = [cell for cell in results.tuning if cell.arm == name]
         sides[name] = Side(
             name=name,
-            treatment=first.spec.treatment if study.trains_like_baseline(name) else None,
-            freezes_backbone=study.arms[name].freezes_backbone,
+            treatment=first.spec.treatment,
+            training=study.arms[name].training,
             settings=_settings({seed: records[seed] for seed in shared if seed in records} or records),
             declared=frozenset(study.arms[name].overrides),
             grid=_grid(trials) if study.tune is not None else None,

@@ -1,5 +1,6 @@
 """Study: a question as data: one recipe, the arms that are compared, the seeds. Its product is cells."""
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Self
 
@@ -31,6 +32,13 @@ class Arm:
         parts = [str(self.treatment)] if self.treatment != Treatment() or not self.freezes_backbone else []
         parts += [f"adapter {self.adapter}"] if self.adapter is not None else []
         parts += [f"trains {self.trains}"] if self.trains != "all" else []
+        return ", ".join(parts)
+
+    @property
+    def training(self) -> str:
+        """What is trained instead of all weights, as in the file; empty if all are."""
+        parts = [f"adapter: {json.dumps(self.adapter.to_dict())}"] if self.adapter is not None else []
+        parts += [f"trains: {self.trains}"] if self.trains != "all" else []
         return ", ".join(parts)
 
     @property

@@ -254,13 +254,13 @@ def _trials(side: Side) -> Message:
 
 
 def _factors(design: Design) -> Iterator[Issue]:
-    """Init, scale and freeze changed at once, with no arm in between to tell them apart."""
+    """Init, scale, freeze and what is trained changed at once, with no arm in between to tell them apart."""
     base = design.sides.get(design.against)
     if base is None or base.treatment is None or base.treatment.init != "keep":  # a treated baseline is another fault
         return
-    treatments = {name: side.treatment for name, side in design.sides.items() if _has_heads(side) and side.treatment}
-    kinds = {name: _changed(treatment, base.treatment) for name, treatment in treatments.items()}
-    pairs = itertools.combinations(treatments.values(), 2)
+    sides = {name: side for name, side in design.sides.items() if _has_heads(side)}
+    kinds = {name: _changed(side, base) for name, side in sides.items()}
+    pairs = itertools.combinations(sides.values(), 2)
     told_apart = {factor for pair in pairs if len(found := _changed(*pair)) == 1 for factor in found}
     for name, changed in kinds.items():
         between = [other for other, fewer in kinds.items() if fewer and fewer < changed]
@@ -272,23 +272,31 @@ def _factors(design: Design) -> Iterator[Issue]:
             arms=(name, design.against),
             severity="note" if len(changed - told_apart) < 2 else "warn",  # two other arms differ in it alone
             factors=tuple(sorted(changed)),
-            missing=_between(treatments[name], base.treatment, changed),
+            missing=_between(sides[name], base, changed),
         )
 
 
-def _between(treatment: Treatment, base: Treatment, changed: frozenset[str]) -> str:
-    """An arm that would tell them apart: only the freezing, or the new weights at the old scale."""
+def _between(side: Side, base: Side, changed: frozenset[str]) -> str:
+    """An arm that would tell them apart: only the adapter, only the freezing, or the new weights at the old scale."""
+    assert side.treatment is not None
+    assert base.treatment is not None
+    if "training" in changed:
+        return f"{{init: {base.treatment.init}, {side.training or 'trains: all'}}}"
     frozen_alone = "freeze" in changed
-    init, scale = (base.init, base.scale) if frozen_alone else (treatment.init, "match")
-    freeze = treatment.freeze
-    return f"{{init: {init}, {'' if scale is None else f'scale: {scale}, '}freeze: {freeze}}}"
+    init, scale = (base.treatment.init, base.treatment.scale) if frozen_alone else (side.treatment.init, "match")
+    parts = [f"init: {init}", *([] if scale is None else [f"scale: {scale}"]), f"freeze: {side.treatment.freeze}"]
+    return f"{{{', '.join([*parts, *([side.training] if side.training else [])])}}}"
 
 
-def _changed(one: Treatment, other: Treatment) -> frozenset[str]:
+def _changed(one: Side, other: Side) -> frozenset[str]:
     treatment, base = _as_attention_sees(one), _as_attention_sees(other)
     changed = {name for name in ("init", "freeze") if getattr(treatment, name) != getattr(base, name)}
     if _scale(treatment) != _scale(base):
         changed.add("scale")
+    if one.training or other.training:
+        changed.discard("freeze")  # what is not trained is frozen, whatever the treatment says
+    if one.training != other.training:
+        changed.add("training")
     return frozenset(changed)
 
 
@@ -302,9 +310,12 @@ def _has_heads(side: Side) -> bool:
     return side.treatment is not None and side.treatment.init != "zero"
 
 
-def _as_attention_sees(treatment: Treatment) -> Treatment:
+def _as_attention_sees(side: Side) -> Treatment:
     """Frozen frames with their own spectrum are the weights that were there, in other coordinates."""
-    is_same = treatment.init == "frames" and treatment.scale == "keep" and treatment.freeze == "qk"
+    treatment = side.treatment
+    assert treatment is not None
+    is_frozen = treatment.freeze == "qk" or bool(side.training)
+    is_same = treatment.init == "frames" and treatment.scale == "keep" and is_frozen
     return replace(treatment, init="keep", scale=None) if is_same else treatment
 
 
@@ -314,7 +325,9 @@ def _controls(design: Design) -> Iterator[tuple[Side, Side]]:
     for one, other in itertools.combinations(treated, 2):
         assert one.treatment is not None
         assert other.treatment is not None
-        if (one.treatment.freeze, one.treatment.layers) != (other.treatment.freeze, other.treatment.layers):
+        if (one.training, one.treatment.layers) != (other.training, other.treatment.layers):
+            continue
+        if not one.training and one.treatment.freeze != other.treatment.freeze:
             continue
         if one.treatment.init == other.treatment.init:
             continue
@@ -421,7 +434,7 @@ def _baseline(design: Design) -> Iterator[Issue]:
 
 def _backbone(design: Design) -> Iterator[Issue]:
     for side in design.sides.values():
-        if side.freezes_backbone and design.pretrained is False:
+        if side.training and design.pretrained is False:
             yield issue("RANDOM-BACKBONE", where=side.name, arms=(side.name,))
 
 
