@@ -16,11 +16,11 @@ quickstart: $(READY) ## compare three treatments of a small pretrained model, fo
 	@echo "The records: runs/quickstart (a folder a cell), and: $(BIN)/oelm status"
 	@echo "Then: $(BIN)/oelm studies ls, and docs/studies.md to write your own."
 
-# Three processes on two cores: tests that wait for Slurm or sshd leave room for others.
+# Four processes on two cores: tests that wait for Slurm or sshd leave room for others.
 test: lint ## everything: lint, formatting, types, all tests
 	@sh tests/install_browser.sh
 	@sh tests/cluster/install.sh
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 4 --dist worksteal
 
 check: lint ## the quick loop: lint, types, fast tests
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
