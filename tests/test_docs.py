@@ -3,8 +3,8 @@
 import ast
 import copy
 import re
-import subprocess
-import sys
+import runpy
+import warnings
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -136,16 +136,17 @@ def test_readme_shows_the_example(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_example_runs(name: str, tmp_path: Path) -> None:
+def test_example_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     if name == "reading":
         _make_runs(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    script = ROOT / "examples" / f"{name}.py"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert ("oelm-frames" if name == "reading" else "audit passed") in done.stdout
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+    assert ("oelm-frames" if name == "reading" else "audit passed") in capsys.readouterr().out
     assert sorted(tmp_path.rglob("*")) == before, "an example leaves nothing behind"
 
 

@@ -8,7 +8,7 @@ from conftest import SHARED
 from oelm.study.load import load_study
 from running import run_cell
 
-SHORT = ["recipe.budget.steps=2", "recipe.evaluate.every=2", "seeds=[0]", "tune=null", "recipe.data.max_length=16"]
+SHORT = ["recipe.budget.steps=2", "recipe.evaluate.every=2", "seeds=[0]", "tune=null", "recipe.data.max_length=8"]
 
 
 @pytest.fixture(autouse=True)
@@ -25,15 +25,14 @@ def test_the_quickstart_has_the_promised_arms_and_needs_only_two_packages():
 
 
 @pytest.mark.slow
-def test_the_quickstart_compares_a_real_pretrained_model_on_real_sentences(tmp_path):
+def test_the_quickstart_trains_a_real_pretrained_model_on_real_sentences(tmp_path):
     study = load_study("quickstart", SHORT)
-    comparison = oelm.run(study, out=tmp_path / "runs", arms=["baseline", "oelm-freeze"])
-    baseline, frozen = comparison.records.values()
-    assert baseline.status == frozen.status == "done"
-    assert baseline.data.sizes["test-held_out"] == 853
-    assert baseline.counts.trainable - frozen.counts.trainable == 1_774_080
-    assert (baseline.start.weights, baseline.batches) == (frozen.start.weights, frozen.batches)
-    assert "test numbers are shown when the study is complete; missing cells: 1" in str(comparison)
+    comparison = oelm.run(study, out=tmp_path / "runs", arms=["oelm-freeze"])
+    [frozen] = comparison.records.values()
+    assert frozen.status == "done"
+    assert frozen.data.sizes["test-held_out"] == 853
+    assert frozen.counts.total - frozen.counts.trainable == 1_774_080
+    assert "test numbers are shown when the study is complete; missing cells: 2" in str(comparison)
 
 
 @pytest.mark.slow

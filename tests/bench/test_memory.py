@@ -112,12 +112,12 @@ def test_nothing_is_left_beside_the_study(path, peaks):
     assert sorted(file.name for file in path.parent.iterdir()) == ["data", "tiny.yaml"]
 
 
-def test_what_is_wrong_with_the_arm_is_said(study):
+def test_what_is_wrong_with_the_arm_is_said(study, forked_python):
     with pytest.raises(CellError, match="there is no arm 'oelm-frezze'; did you mean 'oelm-freeze'"):
         measure_peak_memory(study, "oelm-frezze")
 
 
-def test_data_that_are_not_there(tmp_path):
+def test_data_that_are_not_there(tmp_path, forked_python):
     study = study_from_dict(tiny_study.study(tmp_path / "nowhere"))
     with pytest.raises(CellError, match=r"the memory of arm 'baseline' could not be measured(.*\n)*.*nowhere"):
         measure_peak_memory(study, "baseline")

@@ -91,28 +91,22 @@ def can_mount() -> bool:
 @pytest.mark.slow
 @pytest.mark.skipif(not can_mount(), reason="this machine lets no user mount a small disk")
 def test_a_full_disk_is_one_message_and_the_last_checkpoint_is_whole(tmp_path, env):
-    """On a real file system of 7 MB, where the second checkpoint finds no room; then on the same one, made larger."""
+    """On a real file system of 7 MB, where the second checkpoint finds no room. That it goes on when there is some,
+    to the same bits, is tried at every size by torture/training.py."""
     study = tiny_study.make(tmp_path, checkpoint={"every": 4, "keep": "none"})
     disk = tmp_path / "disk"
     disk.mkdir()
     command = shlex.join([sys.executable, "-m", "oelm", *words(study, disk)])
     script = f"""
         mount -t tmpfs -o size=7m none {disk} || exit 99
-        {command}; echo "first $?"
+        {command}; echo "ended with $?"
         ls {disk / CELL / "checkpoints"}
-        mount -o remount,size=100m {disk}
-        {command}; echo "second $?"
-        cp {disk / CELL / "record.json"} {tmp_path}
     """
     done = subprocess.run(["unshare", "-rm", "sh", "-c", script], env=env, capture_output=True, text=True)
-    assert "first 2" in done.stdout, done.stdout + done.stderr
+    assert "ended with 2" in done.stdout, done.stdout + done.stderr
     assert "step-0000004\n" in done.stdout, "the first checkpoint is still there, and nothing half-written"
     assert "the disk is full" in done.stderr
     assert "Traceback" not in done.stderr
-    assert "resumes from step 4" in done.stderr
-    assert "second 0" in done.stdout, done.stderr
-    assert train(study, tmp_path / "whole", env).returncode == 0
-    assert oelm.read_record(tmp_path).test == oelm.read_record(tmp_path / "whole" / CELL).test
 
 
 def test_no_permission_to_write(tmp_path, env):

@@ -9,7 +9,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
@@ -55,7 +55,8 @@ class FileType(Generic[_T]):
 
     def dumps(self, content: _T, *, indent: int | None = 2) -> str:
         # Names of files may hold bytes that are no text: those are replaced, or nobody could read the rest again.
-        data = json.loads(json.dumps(asdict(content), ensure_ascii=False).encode("utf-8", "replace"))  # type: ignore[call-overload]
+        plain = self._adapter.dump_python(content)  # faster than `dataclasses.asdict`, to the same bytes
+        data = json.loads(json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace"))
         if not self.has_checksum:
             return json.dumps({"format": self.format, **data}, indent=indent) + "\n"
         rest = json.dumps(data, indent=indent).removeprefix("{") + "\n"
