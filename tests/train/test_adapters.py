@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import fields
 from pathlib import Path
 
 import peft
@@ -19,7 +20,7 @@ from oelm.heads.audit import audit_folder
 from oelm.heads.count import count
 from oelm.runs.layout import MODEL, PREDICTIONS
 from oelm.runs.predictions import read_predictions
-from oelm.study.adapter import KINDS, Adapter
+from oelm.study.adapter import KINDS, Adapter, option_names
 from oelm.study.cells import differences
 from oelm.study.load import study_from_dict
 from oelm.study.recipe import OptimizerConfig
@@ -33,7 +34,7 @@ QV = ["query", "value"]
 ADAPTERS = {
     "lora": {"kind": "lora", "r": 2, "target_modules": QV, "lora_dropout": 0.1},
     "ia3": {"kind": "ia3", "target_modules": ["key", "value"], "feedforward_modules": []},
-    "loha": {"kind": "loha", "r": 2, "target_modules": QV},
+    "loha": {"kind": "loha", "r": 2, "rank_pattern": {"query": 1}, "target_modules": QV},
     "lokr": {"kind": "lokr", "r": 2, "target_modules": QV},
     "adalora": {"kind": "adalora", "init_r": 4, "target_r": 1, "tinit": 1, "tfinal": 1, "target_modules": QV},
     "oft": {"kind": "oft", "oft_block_size": 4, "target_modules": QV},
@@ -89,6 +90,13 @@ def record_of(made, arm):
 
 def test_all_kinds_are_tried():
     assert {arm["adapter"]["kind"] for arm in ARMS.values() if "adapter" in arm} == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_options_are_those_of_peft(kind):
+    own, of_all = fields(getattr(peft, KINDS[kind])), fields(peft.PeftConfig)
+    ours = {"modules_to_save", "total_step", *(field.name for field in of_all)}
+    assert option_names(kind) == {field.name for field in own} - ours
 
 
 def test_arms_of_a_seed_share_weights_and_batches(made):

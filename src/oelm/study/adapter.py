@@ -14,14 +14,14 @@ from oelm.study.problems import Problems, report_unknown, shorten
 Trains = Literal["all", "biases", "head", "norms"]
 """What of the model itself learns. The task head always does."""
 
-# The class of its configuration in PEFT, and the kinds whose options it has too.
-KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "lora": ("LoraConfig", ()),
-    "adalora": ("AdaLoraConfig", ("lora",)),
-    "ia3": ("IA3Config", ()),
-    "loha": ("LoHaConfig", ()),
-    "lokr": ("LoKrConfig", ()),
-    "oft": ("OFTConfig", ()),
+# The class of its configuration in PEFT.
+KINDS = {
+    "lora": "LoraConfig",
+    "adalora": "AdaLoraConfig",
+    "ia3": "IA3Config",
+    "loha": "LoHaConfig",
+    "lokr": "LoKrConfig",
+    "oft": "OFTConfig",
 }
 # What oelm itself gives to PEFT.
 _OURS = {"modules_to_save": "the task head always trains", "total_step": "it is that of the budget"}
@@ -76,14 +76,31 @@ def option_names(kind: str) -> set[str] | None:
     peft = find_spec("peft")
     if peft is None or peft.origin is None:
         return None
-    name, others = KINDS[kind]
-    source = Path(peft.origin).parent / "tuners" / kind / "config.py"
-    if not source.is_file():
+    try:
+        return _fields(KINDS[kind], Path(peft.origin).parent / "tuners" / kind / "config.py") - _OURS.keys()
+    except OSError:  # a PEFT whose files lie elsewhere: it says itself what it does not know
         return None
-    body = next(
-        node.body
-        for node in ast.parse(source.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef) and node.name == name
-    )
-    own = {line.target.id for line in body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)}
-    return own.union(*(option_names(other) or () for other in others)) - _OURS.keys()
+
+
+def _fields(name: str, source: Path) -> set[str]:
+    """Those of a dataclass and of its parents, wherever they are imported from; without those of every adapter, which
+    oelm gives."""
+    if name == "PeftConfig":
+        return set()
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            lines = [line.target for line in node.body if isinstance(line, ast.AnnAssign)]
+            parents = [base.id for base in node.bases if isinstance(base, ast.Name)]
+            own = {target.id for target in lines if isinstance(target, ast.Name)}
+            return own.union(*(_fields(parent, source) for parent in parents))
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
+            return _fields(name, _imported(node, source))
+    return set()
+
+
+def _imported(node: ast.ImportFrom, source: Path) -> Path:
+    """The file that `from ... import` in a module of PEFT reads."""
+    package = next(folder for folder in source.parents if folder.name == "peft")
+    start = source.parents[node.level - 1] if node.level else package.parent
+    path = start.joinpath(*(node.module or "").split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

@@ -109,7 +109,7 @@ def _add_adapter(
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what it sets right by itself: `fan_in_fan_out`
             torch.manual_seed(seed_for(seed, "adapter"))
-            adapted: nn.Module = peft.get_peft_model(model, getattr(peft, KINDS[adapter.kind][0])(**options))
+            adapted: nn.Module = peft.get_peft_model(model, getattr(peft, KINDS[adapter.kind])(**options))
     except Exception as error:  # a library may raise anything about its options
         what = f"PEFT cannot add the adapter to a {type(model).__name__}"
         raise ModelError(what, where=f"adapter: {adapter}", why=" ".join(str(error).split())[:300]) from error
