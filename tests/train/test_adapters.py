@@ -374,6 +374,17 @@ LORA = {"kind": "lora", "target_modules": ["q_proj", "v_proj"]}
         ({"adapter": {**LORA, "modules_to_save": ["x"]}}, {}, "the task head always trains"),
         ({"adapter": {**LORA, "lora_alpha": float("nan")}}, {}, r"lora_alpha\s+must be a finite number, got nan"),
         ({"adapter": {"kind": "adalora", "r": 4}}, {}, r"arms.x.adapter.r\s+is not read by AdaLoRA; use init_r"),
+        (
+            {"adapter": {**LORA, "init_lora_weights": "eva"}},
+            {},
+            r"init_lora_weights\s+'eva' does not work here; one of true, false, gaussian, orthogonal \(",
+        ),
+        (
+            {"adapter": {"kind": "adalora", "init_lora_weights": "gaussian"}},
+            {},
+            r"'gaussian' does not work here; one of true, false \(",
+        ),
+        ({"adapter": {**LORA, "kasa_config": {}}}, {}, "needs a part of the loss of its own"),
         ({"adapter": LORA}, {"optimizer": {"lr": 1e-3, "qk_lr": 0.1}}, "does not go with optimizer.qk_lr"),
         ({"adapter": LORA, "overrides": {"optimizer.qk_lr": 0.1}}, {}, "does not go with optimizer.qk_lr"),
         ({"trains": "bias"}, {}, r"arms.x.trains\s+'bias' is not known; did you mean 'biases'\?"),
@@ -402,7 +413,6 @@ def test_what_makes_no_sense_is_refused_when_it_is_read(arm, recipe, message, tm
         ({"adapter": {"kind": "lora"}}, "target_modules"),
         ({"adapter": {**LORA, "r": 0}}, "`r` should be a positive integer"),
         ({"adapter": {**LORA, "r": "eight"}}, "PEFT cannot add the adapter"),
-        ({"adapter": {**LORA, "init_lora_weights": "pissa"}}, "the adapter changes the weights below it"),
         ({"adapter": {**LORA, "kind": "adalora", "init_r": 4, "target_r": 4}}, "AdaLoRA has no ranks to take away"),
         ({"trains": "head", "overrides": {"optimizer.name": "muon"}}, "Muon has nothing to train in this model"),
     ],
@@ -415,6 +425,11 @@ def test_what_does_not_fit_the_model_is_refused_before_anything_runs(arm, messag
         oelm.run(study_from_dict(content), out=tmp_path / "runs")
     assert message in str(caught.value)
     assert not list((tmp_path / "runs").rglob("cell.json"))
+
+
+def test_an_adapter_that_changes_the_weights_below_it_is_refused():
+    with pytest.raises(oelm.ModelError, match="the adapter changes the weights below it"):
+        adapted("bert", kind="lora", r=2, target_modules=QV, init_lora_weights="pissa")
 
 
 @pytest.mark.parametrize("trains", ["biases", "norms"])

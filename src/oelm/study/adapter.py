@@ -25,6 +25,15 @@ KINDS = {
 }
 # What oelm itself gives to PEFT.
 _OURS = {"modules_to_save": "the task head always trains", "total_step": "it is that of the budget"}
+# Where an adapter may begin: with what PEFT draws by itself and leaves the weights below as they are.
+_INITS = {"lora": (True, False, "gaussian", "orthogonal"), "adalora": (True, False)}
+# Options that take more than PEFT's model: without it they would be something else than their name says.
+_NEEDS = {
+    **dict.fromkeys(("eva_config", "corda_config", "lora_ga_config"), "a pass over data before the training"),
+    **dict.fromkeys(("kasa_config", "monteclora_config"), "a part of the loss of its own"),
+    "loftq_config": "a quantized model",
+    "arrow_config": "adapters that are trained already",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +71,13 @@ def read_adapter(raw: Any, at: str, problems: Problems) -> Adapter | None:
             problems.add(f"{at}.{name}", f"must be a finite number, got {value}")
     if kind == "adalora" and "r" in options:
         problems.add(f"{at}.r", "is not read by AdaLoRA; use init_r and target_r")
+    for name in options.keys() & _NEEDS.keys():
+        problems.add(f"{at}.{name}", f"needs {_NEEDS[name]}, which oelm does not make; leave it out")
+    inits = _INITS.get(kind, ())
+    if inits and (init := options.get("init_lora_weights", True)) not in inits:
+        works = ", ".join(str(one).lower() for one in inits)
+        reason = "others need a pass over data or change the weights below"
+        problems.add(f"{at}.init_lora_weights", f"{shorten(init)} does not work here; one of {works} ({reason})")
     known = option_names(kind)
     if known is not None:
         report_unknown({name: None for name in options if name not in _OURS}, known, f"{at}.", problems)
