@@ -155,13 +155,6 @@ def test_adalora_takes_ranks_away(made):
     assert sum(int(one.count_nonzero()) for one in ranks) == 4 * 1
 
 
-def test_adalora_without_a_step_to_do_so_is_refused(made, tmp_path):
-    content = made[0].to_dict()
-    content["arms"]["adalora"]["adapter"]["tfinal"] = 5
-    with pytest.raises(oelm.ModelError, match="no step to take ranks away in: 6 steps, without tinit 1 and tfinal 5"):
-        run_cell(study_from_dict(content), arm="adalora", seed=0, out=tmp_path)
-
-
 @pytest.mark.parametrize("arm", ["biases", "head", "norms", "oelm-biases"])
 def test_only_what_it_trains_moves(arm, made):
     study, runs, below = made
@@ -387,6 +380,17 @@ LORA = {"kind": "lora", "target_modules": ["q_proj", "v_proj"]}
         ({"adapter": {**LORA, "kasa_config": {}}}, {}, "needs a part of the loss of its own"),
         ({"adapter": LORA}, {"optimizer": {"lr": 1e-3, "qk_lr": 0.1}}, "does not go with optimizer.qk_lr"),
         ({"adapter": LORA, "overrides": {"optimizer.qk_lr": 0.1}}, {}, "does not go with optimizer.qk_lr"),
+        (
+            {"adapter": {"kind": "adalora", "tinit": 2, "tfinal": 5}},
+            {"budget": {"steps": 7}},
+            r"arms.x.adapter\s+AdaLoRA has no step to take ranks away in: 7 steps, without tinit 2 and tfinal 5; "
+            "use at least 8 steps, or a smaller tinit or tfinal",
+        ),
+        (
+            {"adapter": {"kind": "adalora"}, "overrides": {"budget.steps": 1}},
+            {"budget": {"steps": 7}},
+            "has no step to take ranks away in: 1 steps, without tinit 0 and tfinal 0; use at least 2 steps",
+        ),
         ({"trains": "bias"}, {}, r"arms.x.trains\s+'bias' is not known; did you mean 'biases'\?"),
         ({"trains": "head", "adapter": LORA}, {}, "does not go with an adapter"),
         (
@@ -407,6 +411,20 @@ def test_what_makes_no_sense_is_refused_when_it_is_read(arm, recipe, message, tm
 
 
 @pytest.mark.parametrize(
+    ("adapter", "tune", "message"),
+    [
+        (LORA, {"optimizer.qk_lr": [0.1, 1.0]}, "does not go with optimizer.qk_lr, .*; leave that out of tune"),
+        ({"kind": "adalora", "tfinal": 9}, {"budget.steps": [10, 20]}, "10 steps, without tinit 0 and tfinal 9"),
+    ],
+)
+def test_so_is_what_makes_none_where_it_is_tuned(adapter, tune, message, tmp_path):
+    content = {**tiny_study.study(tmp_path), "tune": tune}
+    content["arms"]["x"] = {"adapter": adapter}
+    with pytest.raises(oelm.StudyError, match=message):
+        study_from_dict(content)
+
+
+@pytest.mark.parametrize(
     ("arm", "message"),
     [
         ({"adapter": {**LORA, "target_modules": ["nowhere"]}}, "nowhere"),
@@ -414,6 +432,10 @@ def test_what_makes_no_sense_is_refused_when_it_is_read(arm, recipe, message, tm
         ({"adapter": {**LORA, "r": 0}}, "`r` should be a positive integer"),
         ({"adapter": {**LORA, "r": "eight"}}, "PEFT cannot add the adapter"),
         ({"adapter": {**LORA, "kind": "adalora", "init_r": 4, "target_r": 4}}, "AdaLoRA has no ranks to take away"),
+        (
+            {"adapter": {**LORA, "kind": "adalora", "tfinal": 9}, "overrides": {"budget.epochs": 0.1}},
+            "AdaLoRA has no step to take ranks away in",
+        ),
         ({"trains": "head", "overrides": {"optimizer.name": "muon"}}, "Muon has nothing to train in this model"),
     ],
 )

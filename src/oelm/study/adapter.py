@@ -84,6 +84,18 @@ def read_adapter(raw: Any, at: str, problems: Problems) -> Adapter | None:
     return Adapter(kind=kind, options=options)
 
 
+def rank_steps_problem(*, tinit: int, tfinal: int, total: int) -> str | None:
+    """What is wrong with AdaLoRA's schedule in a training of `total` steps: ranks are taken away after step `tinit`, by
+    what at least one step has measured, until `tfinal` steps before the end."""
+    least = max(tinit, 1) + tfinal + 1
+    if total >= least:
+        return None
+    return (
+        f"AdaLoRA has no step to take ranks away in: {total} steps, without tinit {tinit} and tfinal {tfinal}; "
+        f"use at least {least} steps, or a smaller tinit or tfinal"
+    )
+
+
 def option_names(kind: str) -> set[str] | None:
     """The fields of PEFT's configuration of this kind, from its source: to import it takes torch, and seconds.
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from oelm.errors import ModelError
+from oelm.study.adapter import rank_steps_problem
 
 _AVERAGES = ("ipt", "exp_avg_ipt", "exp_avg_unc")  # importance of every weight, kept by PEFT's allocator
 _RANKS = "rank_pattern"
@@ -18,13 +19,9 @@ class RankBudget:
     def __init__(self, tuner: Any, *, total: int):
         self._tuner, self._allocator = tuner, tuner.rankallocator
         self._config = tuner.peft_config[tuner.trainable_adapter_name]
-        if self._config.tinit >= total - self._config.tfinal:
-            raise ModelError(
-                f"AdaLoRA has no step to take ranks away in: {total} steps, without tinit {self._config.tinit} and "
-                f"tfinal {self._config.tfinal}",
-                where="adapter",
-                hint="a longer budget, or a smaller tinit or tfinal",
-            )
+        problem = rank_steps_problem(tinit=self._config.tinit, tfinal=self._config.tfinal, total=total)
+        if problem is not None:
+            raise ModelError(problem, where="adapter")
         self._allocator.set_total_step(total)
 
     def penalty(self) -> Tensor:
