@@ -194,13 +194,15 @@ def test_the_results_say_what_each_arm_trains(made):
 
 def test_the_plan_has_shares_and_sizes(made, tmp_path, monkeypatch):
     study, runs, _ = made
-    plan = oelm.plan(study, out=runs.parent)
+    plan, results = oelm.plan(study, out=runs.parent), oelm.load(runs)
     found = differences(study)
     assert found["adapter.kind"]["lora"] == "lora"
     assert found["adapter.kind"]["baseline"] is None
     assert found["trains"]["head"] == "head"
     for arm in ARMS:
-        assert plan.estimate.trainable[arm] == record_of(made, arm).counts.trainable
+        counts = record_of(made, arm).counts
+        assert plan.estimate.counts[arm] == counts
+        assert results.trained_share(arm) == counts.trained_share == counts.trainable / counts.total
         files = (runs / arm / "seed-0" / MODEL).rglob("*.safetensors")
         size = sum(file.stat().st_size for file in files)
         assert plan.estimate.stored[arm] == pytest.approx(size, rel=0.02, abs=10_000), "but for the header of the file"

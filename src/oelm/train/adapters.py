@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from oelm.analysis.design import is_pretrained
 from oelm.data.tasks import Task
 from oelm.errors import ModelError, require
+from oelm.facts import Counts
 from oelm.heads.applied import Applied, fingerprint
 from oelm.heads.apply import apply
 from oelm.heads.count import count, freezing_savings, saved_buffers
@@ -160,13 +162,14 @@ def save_arm(applied: Applied, folder: Path, *, spec: CellSpec) -> None:
         save_pretrained(applied, folder / BASE, below=copy.deepcopy(model).unload())
 
 
-def trained_and_stored(model: nn.Module, spec: CellSpec, *, task: Task) -> tuple[int, int]:
-    """(weights that an arm trains, bytes that its saved model takes), of a model that is not changed."""
+def counted_and_stored(model: nn.Module, spec: CellSpec, *, task: Task) -> tuple[Counts, int]:
+    """(weights that an arm has and trains, bytes that its saved model takes), of a model that is not changed."""
     own = copy.deepcopy(model)
     adapted = adapt_model(own, adapter=spec.adapter, trains=spec.trains, task=task, seed=spec.seed)
-    trained = count(adapted).trainable - freezing_savings(adapted, spec.treatment).frozen
+    counts = count(adapted)
+    counts = replace(counts, trainable=counts.trainable - freezing_savings(adapted, spec.treatment).frozen)
     whole = sum(tensor.nbytes for tensor in (*model.parameters(), *saved_buffers(model)))
     if not has_adapters(adapted):
-        return trained, whole
+        return counts, whole
     small = sum(parameter.nbytes for parameter in adapted.parameters() if parameter.requires_grad)
-    return trained, small + (whole if keeps_base(spec) else 0)
+    return counts, small + (whole if keeps_base(spec) else 0)
