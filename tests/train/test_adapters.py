@@ -137,6 +137,9 @@ def test_plain_peft_loads_what_is_saved(arm, made):
         _, applied = oelm.from_pretrained(below)
         assert applied.treatment == study.arms[arm].treatment
         assert audit_folder(below, against=made[2]).ok
+        for above in (folder, folder.parent):
+            with pytest.raises(oelm.FolderError, match=rf"{below}"):
+                audit_folder(above)
     base = transformers.AutoModelForSequenceClassification.from_pretrained(below)
     model = peft.PeftModel.from_pretrained(base, folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

@@ -19,12 +19,11 @@ from oelm.heads.apply import apply
 from oelm.heads.count import count, freezing_savings, saved_buffers
 from oelm.heads.freeze import has_adapters, in_task_head, task_head_parameters
 from oelm.heads.save import save_pretrained
+from oelm.models.folder import BASE
 from oelm.models.load import replaced_head
 from oelm.seeds import seed_for
 from oelm.study.adapter import KINDS, Adapter, Trains
 from oelm.study.cells import CellSpec
-
-BASE = "base"  # the folder of a treated model, beside the adapter that is to be put on it
 
 
 def treat_arm(model: nn.Module, spec: CellSpec, *, task: Task, inputs: Mapping[str, Tensor]) -> Applied:
