@@ -24,6 +24,7 @@ from oelm.study.adapter import KINDS, Adapter, option_names
 from oelm.study.cells import differences
 from oelm.study.load import study_from_dict
 from oelm.study.recipe import OptimizerConfig
+from oelm.train.adalora import find_rank_budget
 from oelm.train.adapters import adapt_model
 from oelm.train.optim import make_optimizer
 from oelm.train.progress import Progress
@@ -243,6 +244,26 @@ def test_an_adapter_is_drawn_from_its_own_stream():
     (name,) = [name for name in drawn[0] if "layer.1.attention.self.query.lora_A" in name]
     assert torch.equal(drawn[0][name], drawn[1][name])
     assert not torch.equal(drawn[0][name], drawn[2][name])
+
+
+@pytest.mark.parametrize("tfinal", [0, 2])
+def test_adalora_takes_its_last_ranks_away_if_the_optimizer_skips_that_step(tfinal):
+    """As with fp16, where a gradient may be infinite."""
+    family, model = adapted("bert", **{**ADAPTERS["adalora"], "tfinal": tfinal, "deltaT": 7})
+    ranks = find_rank_budget(model, total=6)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    for step in range(1, 7):
+        family.loss(model.train()).backward()
+        skipped = step in (2, 6 - tfinal)
+        if skipped:
+            for parameter in model.parameters():
+                parameter.grad = None if parameter.grad is None else parameter.grad * torch.inf
+        else:
+            optimizer.step()
+        ranks.advance(step, skipped=skipped)
+        optimizer.zero_grad()
+    left = [parameter for name, parameter in model.named_parameters() if "lora_E" in name]
+    assert sum(int(one.count_nonzero()) for one in left) == len(left)
 
 
 TEXT_MODELS = [family.name for family in FAMILIES if family.name not in ("vit", "clip-text", "torch-encoder")]

@@ -35,9 +35,14 @@ class RankBudget:
         apart = [torch.linalg.matrix_norm(gram - torch.eye(len(gram), device=gram.device)) for gram in grams]
         return torch.stack(apart).mean() * float(self._config.orth_reg_weight)
 
-    def advance(self, step: int) -> None:
-        """After a step of the optimizer, the first being 1, while its gradients are still there."""
-        self._tuner.update_and_allocate(step)
+    def advance(self, step: int, *, skipped: bool = False) -> None:
+        """After a step of the optimizer, the first being 1, while its gradients are still there.
+
+        Those of a step that was skipped are not finite (fp16), and say nothing of importance. The last ranks are taken
+        away in any case, by what was measured before.
+        """
+        if not skipped or step >= self._config.total_step - self._config.tfinal:
+            self._tuner.update_and_allocate(step)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that the next step depends on, for a checkpoint."""

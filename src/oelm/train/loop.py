@@ -201,8 +201,8 @@ class Loop:
         norm = self.clip()
         self.wrapped_optimizer.step()
         self.applied.retract()
-        if self.ranks is not None and not self.wrapped_optimizer.step_was_skipped:
-            self.ranks.advance(step + 1)
+        if self.ranks is not None:
+            self.ranks.advance(step + 1, skipped=self.wrapped_optimizer.step_was_skipped)
         if self.sharded and self._held is None:
             self._held = local_bytes(self.model, self.optimizer)
         self.wrapped_optimizer.zero_grad()
