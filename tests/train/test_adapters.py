@@ -1,7 +1,9 @@
 """Adapters and parts of a model as arms: trained, stopped, resumed, saved, loaded by plain PEFT, audited, refused."""
 
+import contextlib
 import os
 import signal
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from safetensors.torch import load_file
 
 import oelm
 import tiny_study
+from oelm.cli.main import main
 from oelm.data.tasks import task_named
 from oelm.heads.attention import attention_maps, divergences
 from oelm.heads.audit import audit_folder
@@ -28,7 +31,7 @@ from oelm.train.adalora import find_rank_budget
 from oelm.train.adapters import adapt_model
 from oelm.train.optim import make_optimizer
 from oelm.train.progress import Progress
-from running import run, run_cell, steps_of
+from running import StopsAt, run_cell, steps_of
 from zoo import FAMILIES
 
 QV = ["query", "value"]
@@ -72,7 +75,7 @@ def made(tmp_path_factory):
         content = tiny_study.study(
             tiny_study.write_data(folder / "data", train=100, validation=20),
             model={"name": str(bert(folder / "bert"))},
-            budget={"steps": 6},
+            budget={"steps": 4},
             optimizer={"lr": 1e-2, "weight_decay": 0.1, "weight_decay_on": "all"},
             evaluate={"every": 2},
             checkpoint={"every": 2, "keep": "final"},
@@ -105,17 +108,37 @@ def test_arms_of_a_seed_share_weights_and_batches(made):
     assert len({(record.start.weights, record.batches) for record in records}) == 1
 
 
-class StopAfter(Progress):
+class KilledAt(Progress):
+    """Kills its process after the evaluation of a step, before that is in a checkpoint."""
+
+    def __init__(self, step):
+        self.step = step
+
     def on_evaluation_end(self, step, metrics):
-        if step == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", [*ADAPTED, "oelm-biases"])
 def test_stopped_it_resumes_to_the_bit(arm, made, tmp_path):
+    with pytest.raises(oelm.OelmError, match=r"stopped at step [23] of 4"):
+        run_cell(made[0], arm=arm, seed=0, out=tmp_path, progress=StopsAt(2))
+    assert_it_ends_alike(arm, made, tmp_path)
+
+
+@pytest.mark.parametrize("arm", ["adalora", "oelm-lora"])
+def test_killed_it_resumes_to_the_bit(arm, made, tmp_path):
+    if (pid := os.fork()) == 0:
+        with contextlib.suppress(BaseException):
+            run_cell(made[0], arm=arm, seed=0, out=tmp_path, progress=KilledAt(4))
+        os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    assert_it_ends_alike(arm, made, tmp_path)
+
+
+def assert_it_ends_alike(arm, made, tmp_path):
+    """A cell that has begun goes on from its checkpoint, and ends with what the whole one has ended with."""
     study, whole, _ = made
-    with pytest.raises(oelm.OelmError, match=r"stopped at step [23] of 6"):
-        run_cell(study, arm=arm, seed=0, out=tmp_path, progress=StopAfter())
     record = run_cell(study, arm=arm, seed=0, out=tmp_path)
     assert len(record.launches) == 2
     cell, other = tmp_path / "tiny" / arm / "seed-0", whole / arm / "seed-0"
@@ -225,6 +248,16 @@ def adapted(name, *, trains="all", task=SST2, seed=0, **adapter):
     return family, adapt_model(family.model(), adapter=chosen, trains=trains, task=task, seed=seed)
 
 
+def train_and_audit(family, applied):
+    learns = [parameter for parameter in applied.model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(learns, lr=1e-2, weight_decay=0.1)
+    for _ in range(2):
+        family.loss(applied.model.train()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    applied.audit(optimizer=optimizer).check()
+
+
 @pytest.mark.parametrize(("trains", "share"), [("biases", 0.0009), ("lora", 0.0027)])
 def test_shares_are_those_of_the_literature(trains, share):
     """Of BERT-base without its head: BitFit 0.09 % (Ben Zaken et al., 2022), LoRA of rank 8 on queries and values."""
@@ -281,12 +314,7 @@ def test_what_is_frozen_stays_so_bit_by_bit_in_every_family(name, part):
     assert len(applied.other_hashes) > 0
     applied.frozen_by_design = frozenset(frozen)
     was = {name: parameter.clone() for name, parameter in frozen.items()}
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
-    for _ in range(2):
-        family.loss(model.train()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    applied.audit(optimizer=optimizer).check()
+    train_and_audit(family, applied)
     assert all(torch.equal(parameter, was[name]) for name, parameter in frozen.items())
 
 
@@ -361,12 +389,7 @@ def test_biases_of_a_fused_projection_train_but_those_of_frozen_queries():
     applied.frozen_by_design = frozenset({"transformer.wte.weight"})  # which is tied to the output head
     assert {one.parameter.requires_grad for one in applied.slices} == {False}
     assert any(p.requires_grad for name, p in model.named_parameters() if "c_attn.bias_rest" in name)
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
-    for _ in range(2):
-        family.loss(model.train()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    applied.audit(optimizer=optimizer).check()
+    train_and_audit(family, applied)
 
 
 def test_a_language_model_is_adapted_too(tmp_path, monkeypatch):
@@ -499,9 +522,12 @@ def test_without_peft_a_study_is_read_and_planned_and_running_says_what_to_insta
         oelm.run(study, out=tmp_path / "runs")
 
 
-def test_the_command_line_says_it_in_one_message(tmp_path):
-    path = tiny_study.make(tmp_path)
-    said = run("check", path, "--set", "arms.baseline.adapter={kind: lorra}", env=dict(os.environ), cwd=tmp_path)
-    assert said.returncode == 2
-    assert "did you mean 'lora'?" in said.stderr
-    assert "Traceback" not in said.stderr
+def test_the_command_line_says_it_in_one_message(tmp_path, monkeypatch, capsys):
+    words = ["check", str(tiny_study.make(tmp_path)), "--set", "arms.baseline.adapter={kind: lorra}"]
+    monkeypatch.setattr(sys, "argv", ["oelm", *words])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert "did you mean 'lora'?" in said
+    assert "Traceback" not in said
