@@ -40,6 +40,12 @@ class Counts:
     def frozen(self) -> int:
         return self.total - self.trainable
 
+    @property
+    def trained_share(self) -> float | None:
+        """Weights that learn, as a share of all that the arm has, those of an adapter and its copy of the task head
+        among them: what PEFT prints."""
+        return self.trainable / self.total if self.total else None
+
     def to_dict(self) -> dict[str, int | None]:
         return {**asdict(self), "frozen": self.frozen}
 

@@ -207,6 +207,28 @@ def test_seeds_at_either_edge_count_together(chosen, severity, said):
     assert said in str(one.message)
 
 
+def test_a_rate_of_queries_and_keys_is_tuned_in_vain_where_they_never_learn():
+    path = "optimizer.qk_lr"
+    arms = {
+        "baseline": BASE,
+        "frozen": FREEZE,
+        "queries": {**FREEZE, "freeze": "q"},
+        "layer": {**FREEZE, "layers": "0-0"},
+        "later": {**FREEZE, "unfreeze": {"start": 0, "end": 1}},
+        "biases": {**BASE, "trains": "biases"},
+        "norms": {**BASE, "trains": "norms"},
+    }
+    study = study_of(arms=arms, tune={path: [0.1, 0.3, 1.0]})
+    (one,) = found(study, "TUNING-UNEQUAL")
+    assert (one.severity, one.places) == ("warn", ("frozen", "norms"))
+    assert "optimizer.qk_lr has no effect here" in str(one.message)
+    assert "3 settings of the grid are one training" in str(one.message)
+    chosen = {"grid": {path: (0.1, 0.3)}, "tuned": {path: {0: 0.1}}}
+    issues = check_design(design([tuned("baseline", **chosen), tuned("a", treatment=FREEZE, **chosen)]))
+    keys = {one.message.key: one.places for one in issues}
+    assert keys == {"tuning-edge": ("baseline",), "tuning-in-vain": ("a",)}, "what is chosen in vain is at no edge"
+
+
 def test_words_have_no_edge():
     grid = {"schedule.name": ("linear", "cosine"), "compile": (True, False)}
     sides = [tuned(name, grid=grid, tuned={"schedule.name": {0: "linear"}}) for name in ("baseline", "a")]

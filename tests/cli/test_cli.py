@@ -161,10 +161,11 @@ def test_spectra_of_what_has_none_say_why(run, tmp_path):
         ("a" * 200_000, ["--spectrum", "--text", "TEXT"], "is too long"),
         (b"\xff\xfe\xff", ["--spectrum", "--text", "TEXT"], "is not text in UTF-8"),
         (None, ["--spectrum", "--text", "TEXT"], "there is no file"),
-        (None, ["--spectrum", "--text", "."], "is not a file"),
+        (None, ["--spectrum", "--text", "."], "try    --text FILE: a few sentences, one a line"),
         ("a", ["--text", "TEXT"], "--text goes with --spectrum"),
         (None, ["--figure", "a.svg"], "--figure goes with --spectrum"),
         (None, ["--spectrum", "--figure", "a.png"], "is not the name of an SVG file"),
+        (None, ["--spectrum", "--figure", "/proc/a.svg"], "try    --figure FILE.svg"),
     ],
 )
 def test_spectra_that_cannot_be_made_are_one_message(run, base, tmp_path, text, words, says):

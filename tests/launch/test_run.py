@@ -379,7 +379,8 @@ def test_a_plan_says_what_will_run_and_what_differs(study, finished, tmp_path):
     ]
     assert set(plan.differences) == {"init", "scale", "freeze"}
     assert plan.estimate.steps == 12
-    assert plan.estimate.trainable["baseline"] - plan.estimate.trainable["oelm-freeze"] == 2 * 2 * 128 * 128
+    trainable = {arm: counts.trainable for arm, counts in plan.estimate.counts.items()}
+    assert trainable["baseline"] - trainable["oelm-freeze"] == 2 * 2 * 128 * 128
     assert plan.estimate.sizes["validation"] == 40
     assert "3 cells to run, 1 done" in str(plan)
     unmeasured = oelm.plan(study, out=tmp_path / "runs", measure=False)

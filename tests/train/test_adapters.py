@@ -1,7 +1,10 @@
 """Adapters and parts of a model as arms: trained, stopped, resumed, saved, loaded by plain PEFT, audited, refused."""
 
+import contextlib
 import os
 import signal
+import sys
+from dataclasses import fields
 from pathlib import Path
 
 import peft
@@ -13,27 +16,29 @@ from safetensors.torch import load_file
 
 import oelm
 import tiny_study
+from oelm.cli.main import main
 from oelm.data.tasks import task_named
 from oelm.heads.attention import attention_maps, divergences
 from oelm.heads.audit import audit_folder
 from oelm.heads.count import count
 from oelm.runs.layout import MODEL, PREDICTIONS
 from oelm.runs.predictions import read_predictions
-from oelm.study.adapter import KINDS, Adapter
+from oelm.study.adapter import KINDS, Adapter, option_names
 from oelm.study.cells import differences
 from oelm.study.load import study_from_dict
 from oelm.study.recipe import OptimizerConfig
+from oelm.train.adalora import find_rank_budget
 from oelm.train.adapters import adapt_model
 from oelm.train.optim import make_optimizer
 from oelm.train.progress import Progress
-from running import run, run_cell, steps_of
+from running import StopsAt, run_cell, steps_of
 from zoo import FAMILIES
 
 QV = ["query", "value"]
 ADAPTERS = {
     "lora": {"kind": "lora", "r": 2, "target_modules": QV, "lora_dropout": 0.1},
     "ia3": {"kind": "ia3", "target_modules": ["key", "value"], "feedforward_modules": []},
-    "loha": {"kind": "loha", "r": 2, "target_modules": QV},
+    "loha": {"kind": "loha", "r": 2, "rank_pattern": {"query": 1}, "target_modules": QV},
     "lokr": {"kind": "lokr", "r": 2, "target_modules": QV},
     "adalora": {"kind": "adalora", "init_r": 4, "target_r": 1, "tinit": 1, "tfinal": 1, "target_modules": QV},
     "oft": {"kind": "oft", "oft_block_size": 4, "target_modules": QV},
@@ -70,7 +75,7 @@ def made(tmp_path_factory):
         content = tiny_study.study(
             tiny_study.write_data(folder / "data", train=100, validation=20),
             model={"name": str(bert(folder / "bert"))},
-            budget={"steps": 6},
+            budget={"steps": 4},
             optimizer={"lr": 1e-2, "weight_decay": 0.1, "weight_decay_on": "all"},
             evaluate={"every": 2},
             checkpoint={"every": 2, "keep": "final"},
@@ -91,22 +96,49 @@ def test_all_kinds_are_tried():
     assert {arm["adapter"]["kind"] for arm in ARMS.values() if "adapter" in arm} == KINDS.keys()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_options_are_those_of_peft(kind):
+    own, of_all = fields(getattr(peft, KINDS[kind])), fields(peft.PeftConfig)
+    ours = {"modules_to_save", "total_step", *(field.name for field in of_all)}
+    assert option_names(kind) == {field.name for field in own} - ours
+
+
 def test_arms_of_a_seed_share_weights_and_batches(made):
     records = [record_of(made, arm) for arm in ARMS]
     assert len({(record.start.weights, record.batches) for record in records}) == 1
 
 
-class StopAfter(Progress):
+class KilledAt(Progress):
+    """Kills its process after the evaluation of a step, before that is in a checkpoint."""
+
+    def __init__(self, step):
+        self.step = step
+
     def on_evaluation_end(self, step, metrics):
-        if step == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", [*ADAPTED, "oelm-biases"])
 def test_stopped_it_resumes_to_the_bit(arm, made, tmp_path):
+    with pytest.raises(oelm.OelmError, match=r"stopped at step [23] of 4"):
+        run_cell(made[0], arm=arm, seed=0, out=tmp_path, progress=StopsAt(2))
+    assert_it_ends_alike(arm, made, tmp_path)
+
+
+@pytest.mark.parametrize("arm", ["adalora", "oelm-lora"])
+def test_killed_it_resumes_to_the_bit(arm, made, tmp_path):
+    if (pid := os.fork()) == 0:
+        with contextlib.suppress(BaseException):
+            run_cell(made[0], arm=arm, seed=0, out=tmp_path, progress=KilledAt(4))
+        os._exit(1)
+    assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    assert_it_ends_alike(arm, made, tmp_path)
+
+
+def assert_it_ends_alike(arm, made, tmp_path):
+    """A cell that has begun goes on from its checkpoint, and ends with what the whole one has ended with."""
     study, whole, _ = made
-    with pytest.raises(oelm.OelmError, match=r"stopped at step [23] of 6"):
-        run_cell(study, arm=arm, seed=0, out=tmp_path, progress=StopAfter())
     record = run_cell(study, arm=arm, seed=0, out=tmp_path)
     assert len(record.launches) == 2
     cell, other = tmp_path / "tiny" / arm / "seed-0", whole / arm / "seed-0"
@@ -129,6 +161,9 @@ def test_plain_peft_loads_what_is_saved(arm, made):
         _, applied = oelm.from_pretrained(below)
         assert applied.treatment == study.arms[arm].treatment
         assert audit_folder(below, against=made[2]).ok
+        for above in (folder, folder.parent):
+            with pytest.raises(oelm.FolderError, match=rf"{below}"):
+                audit_folder(above)
     base = transformers.AutoModelForSequenceClassification.from_pretrained(below)
     model = peft.PeftModel.from_pretrained(base, folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -145,13 +180,6 @@ def test_adalora_takes_ranks_away(made):
     ranks = [tensor for name, tensor in saved.items() if "lora_E" in name]
     assert sum(len(one) for one in ranks) == 4 * 4
     assert sum(int(one.count_nonzero()) for one in ranks) == 4 * 1
-
-
-def test_adalora_without_a_step_to_do_so_is_refused(made, tmp_path):
-    content = made[0].to_dict()
-    content["arms"]["adalora"]["adapter"]["tfinal"] = 5
-    with pytest.raises(oelm.ModelError, match="no step to take ranks away in: 6 steps, without tinit 1 and tfinal 5"):
-        run_cell(study_from_dict(content), arm="adalora", seed=0, out=tmp_path)
 
 
 @pytest.mark.parametrize("arm", ["biases", "head", "norms", "oelm-biases"])
@@ -193,13 +221,15 @@ def test_the_results_say_what_each_arm_trains(made):
 
 def test_the_plan_has_shares_and_sizes(made, tmp_path, monkeypatch):
     study, runs, _ = made
-    plan = oelm.plan(study, out=runs.parent)
+    plan, results = oelm.plan(study, out=runs.parent), oelm.load(runs)
     found = differences(study)
     assert found["adapter.kind"]["lora"] == "lora"
     assert found["adapter.kind"]["baseline"] is None
     assert found["trains"]["head"] == "head"
     for arm in ARMS:
-        assert plan.estimate.trainable[arm] == record_of(made, arm).counts.trainable
+        counts = record_of(made, arm).counts
+        assert plan.estimate.counts[arm] == counts
+        assert results.trained_share(arm) == counts.trained_share == counts.trainable / counts.total
         files = (runs / arm / "seed-0" / MODEL).rglob("*.safetensors")
         size = sum(file.stat().st_size for file in files)
         assert plan.estimate.stored[arm] == pytest.approx(size, rel=0.02, abs=10_000), "but for the header of the file"
@@ -216,6 +246,16 @@ def adapted(name, *, trains="all", task=SST2, seed=0, **adapter):
     family = next(family for family in FAMILIES if family.name == name)
     chosen = Adapter(kind=adapter.pop("kind"), options=adapter) if adapter else None
     return family, adapt_model(family.model(), adapter=chosen, trains=trains, task=task, seed=seed)
+
+
+def train_and_audit(family, applied):
+    learns = [parameter for parameter in applied.model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(learns, lr=1e-2, weight_decay=0.1)
+    for _ in range(2):
+        family.loss(applied.model.train()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    applied.audit(optimizer=optimizer).check()
 
 
 @pytest.mark.parametrize(("trains", "share"), [("biases", 0.0009), ("lora", 0.0027)])
@@ -239,6 +279,26 @@ def test_an_adapter_is_drawn_from_its_own_stream():
     assert not torch.equal(drawn[0][name], drawn[2][name])
 
 
+@pytest.mark.parametrize("tfinal", [0, 2])
+def test_adalora_takes_its_last_ranks_away_if_the_optimizer_skips_that_step(tfinal):
+    """As with fp16, where a gradient may be infinite."""
+    family, model = adapted("bert", **{**ADAPTERS["adalora"], "tfinal": tfinal, "deltaT": 7})
+    ranks = find_rank_budget(model, total=6)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    for step in range(1, 7):
+        family.loss(model.train()).backward()
+        skipped = step in (2, 6 - tfinal)
+        if skipped:
+            for parameter in model.parameters():
+                parameter.grad = None if parameter.grad is None else parameter.grad * torch.inf
+        else:
+            optimizer.step()
+        ranks.advance(step, skipped=skipped)
+        optimizer.zero_grad()
+    left = [parameter for name, parameter in model.named_parameters() if "lora_E" in name]
+    assert sum(int(one.count_nonzero()) for one in left) == len(left)
+
+
 TEXT_MODELS = [family.name for family in FAMILIES if family.name not in ("vit", "clip-text", "torch-encoder")]
 
 
@@ -254,12 +314,7 @@ def test_what_is_frozen_stays_so_bit_by_bit_in_every_family(name, part):
     assert len(applied.other_hashes) > 0
     applied.frozen_by_design = frozenset(frozen)
     was = {name: parameter.clone() for name, parameter in frozen.items()}
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
-    for _ in range(2):
-        family.loss(model.train()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    applied.audit(optimizer=optimizer).check()
+    train_and_audit(family, applied)
     assert all(torch.equal(parameter, was[name]) for name, parameter in frozen.items())
 
 
@@ -334,12 +389,7 @@ def test_biases_of_a_fused_projection_train_but_those_of_frozen_queries():
     applied.frozen_by_design = frozenset({"transformer.wte.weight"})  # which is tied to the output head
     assert {one.parameter.requires_grad for one in applied.slices} == {False}
     assert any(p.requires_grad for name, p in model.named_parameters() if "c_attn.bias_rest" in name)
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
-    for _ in range(2):
-        family.loss(model.train()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    applied.audit(optimizer=optimizer).check()
+    train_and_audit(family, applied)
 
 
 def test_a_language_model_is_adapted_too(tmp_path, monkeypatch):
@@ -366,8 +416,30 @@ LORA = {"kind": "lora", "target_modules": ["q_proj", "v_proj"]}
         ({"adapter": {**LORA, "modules_to_save": ["x"]}}, {}, "the task head always trains"),
         ({"adapter": {**LORA, "lora_alpha": float("nan")}}, {}, r"lora_alpha\s+must be a finite number, got nan"),
         ({"adapter": {"kind": "adalora", "r": 4}}, {}, r"arms.x.adapter.r\s+is not read by AdaLoRA; use init_r"),
+        (
+            {"adapter": {**LORA, "init_lora_weights": "eva"}},
+            {},
+            r"init_lora_weights\s+'eva' does not work here; one of true, false, gaussian, orthogonal \(",
+        ),
+        (
+            {"adapter": {"kind": "adalora", "init_lora_weights": "gaussian"}},
+            {},
+            r"'gaussian' does not work here; one of true, false \(",
+        ),
+        ({"adapter": {**LORA, "kasa_config": {}}}, {}, "needs a part of the loss of its own"),
         ({"adapter": LORA}, {"optimizer": {"lr": 1e-3, "qk_lr": 0.1}}, "does not go with optimizer.qk_lr"),
         ({"adapter": LORA, "overrides": {"optimizer.qk_lr": 0.1}}, {}, "does not go with optimizer.qk_lr"),
+        (
+            {"adapter": {"kind": "adalora", "tinit": 2, "tfinal": 5}},
+            {"budget": {"steps": 7}},
+            r"arms.x.adapter\s+AdaLoRA has no step to take ranks away in: 7 steps, without tinit 2 and tfinal 5; "
+            "use at least 8 steps, or a smaller tinit or tfinal",
+        ),
+        (
+            {"adapter": {"kind": "adalora"}, "overrides": {"budget.steps": 1}},
+            {"budget": {"steps": 7}},
+            "has no step to take ranks away in: 1 steps, without tinit 0 and tfinal 0; use at least 2 steps",
+        ),
         ({"trains": "bias"}, {}, r"arms.x.trains\s+'bias' is not known; did you mean 'biases'\?"),
         ({"trains": "head", "adapter": LORA}, {}, "does not go with an adapter"),
         (
@@ -388,14 +460,31 @@ def test_what_makes_no_sense_is_refused_when_it_is_read(arm, recipe, message, tm
 
 
 @pytest.mark.parametrize(
+    ("adapter", "tune", "message"),
+    [
+        (LORA, {"optimizer.qk_lr": [0.1, 1.0]}, "does not go with optimizer.qk_lr, .*; leave that out of tune"),
+        ({"kind": "adalora", "tfinal": 9}, {"budget.steps": [10, 20]}, "10 steps, without tinit 0 and tfinal 9"),
+    ],
+)
+def test_so_is_what_makes_none_where_it_is_tuned(adapter, tune, message, tmp_path):
+    content = {**tiny_study.study(tmp_path), "tune": tune}
+    content["arms"]["x"] = {"adapter": adapter}
+    with pytest.raises(oelm.StudyError, match=message):
+        study_from_dict(content)
+
+
+@pytest.mark.parametrize(
     ("arm", "message"),
     [
         ({"adapter": {**LORA, "target_modules": ["nowhere"]}}, "nowhere"),
         ({"adapter": {"kind": "lora"}}, "target_modules"),
         ({"adapter": {**LORA, "r": 0}}, "`r` should be a positive integer"),
         ({"adapter": {**LORA, "r": "eight"}}, "PEFT cannot add the adapter"),
-        ({"adapter": {**LORA, "init_lora_weights": "pissa"}}, "the adapter changes the weights below it"),
         ({"adapter": {**LORA, "kind": "adalora", "init_r": 4, "target_r": 4}}, "AdaLoRA has no ranks to take away"),
+        (
+            {"adapter": {**LORA, "kind": "adalora", "tfinal": 9}, "overrides": {"budget.epochs": 0.1}},
+            "AdaLoRA has no step to take ranks away in",
+        ),
         ({"trains": "head", "overrides": {"optimizer.name": "muon"}}, "Muon has nothing to train in this model"),
     ],
 )
@@ -407,6 +496,11 @@ def test_what_does_not_fit_the_model_is_refused_before_anything_runs(arm, messag
         oelm.run(study_from_dict(content), out=tmp_path / "runs")
     assert message in str(caught.value)
     assert not list((tmp_path / "runs").rglob("cell.json"))
+
+
+def test_an_adapter_that_changes_the_weights_below_it_is_refused():
+    with pytest.raises(oelm.ModelError, match="the adapter changes the weights below it"):
+        adapted("bert", kind="lora", r=2, target_modules=QV, init_lora_weights="pissa")
 
 
 @pytest.mark.parametrize("trains", ["biases", "norms"])
@@ -428,9 +522,12 @@ def test_without_peft_a_study_is_read_and_planned_and_running_says_what_to_insta
         oelm.run(study, out=tmp_path / "runs")
 
 
-def test_the_command_line_says_it_in_one_message(tmp_path):
-    path = tiny_study.make(tmp_path)
-    said = run("check", path, "--set", "arms.baseline.adapter={kind: lorra}", env=dict(os.environ), cwd=tmp_path)
-    assert said.returncode == 2
-    assert "did you mean 'lora'?" in said.stderr
-    assert "Traceback" not in said.stderr
+def test_the_command_line_says_it_in_one_message(tmp_path, monkeypatch, capsys):
+    words = ["check", str(tiny_study.make(tmp_path)), "--set", "arms.baseline.adapter={kind: lorra}"]
+    monkeypatch.setattr(sys, "argv", ["oelm", *words])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert "did you mean 'lora'?" in said
+    assert "Traceback" not in said

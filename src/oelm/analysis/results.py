@@ -225,9 +225,9 @@ class Results:
         return self._means[key]
 
     def trained_share(self, arm: str) -> float | None:
-        """Weights that learn, as a share of all, an adapter's among them."""
+        """See `Counts.trained_share`."""
         counts = next((record.counts for record in self.of(arm).values() if record.counts is not None), None)
-        return counts.trainable / counts.total if counts is not None and counts.total else None
+        return counts.trained_share if counts is not None else None
 
     @cached_property
     def _means(self) -> dict[tuple[str, str, Which, str | None], ArmMean | None]:

@@ -31,6 +31,8 @@ def read_sentences(path: Path) -> list[str]:
     """The lines of a file that have something in them."""
     if path.is_file() and path.stat().st_size > _MOST_BYTES:
         raise DataError(f"{path} is too long", why=f"it has more than {_MOST_BYTES:,} bytes", hint="a few sentences do")
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is not a file", hint="--text FILE: a few sentences, one a line")
     content = read_regular(path)
     if content is None:
         raise DataError(f"there is no file {path}")

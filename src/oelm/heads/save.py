@@ -185,18 +185,19 @@ def saved_slices(
 
 def read_oelm_json(folder: str | Path) -> SavedTreatment:
     """Read and validate the `oelm.json` of a folder."""
-    from oelm.models.folder import check_model_folder
+    from oelm.models.folder import BASE, check_model_folder
 
     path = Path(folder) / OELM_JSON
     check_model_folder(folder)
     if not Path(folder).is_dir():
         raise FolderError(f"folder {folder} does not exist")
     if not path.is_file():
-        is_cell = (Path(folder) / "model" / OELM_JSON).is_file()
+        inside = [Path(folder) / "model", Path(folder) / "model" / BASE]  # of a cell, and of one with an adapter
+        saved_in = next((one for one in inside if (one / OELM_JSON).is_file()), None)
         raise FolderError(
             f"{folder} has no {OELM_JSON}: it was not saved with applied.save_pretrained",
-            hint=f"oelm audit {Path(folder) / 'model'}"
-            if is_cell
+            hint=f"oelm audit {saved_in}"
+            if saved_in is not None
             else "load it with transformers and oelm.apply(...), or compare it with oelm audit FOLDER --against BASE",
         )
     try:

@@ -10,6 +10,7 @@ from typing import Literal
 from oelm.analysis.design import alpha_of, count_tests, without_power
 from oelm.analysis.tuning import read_best_point
 from oelm.errors import OelmError, StudyError, require
+from oelm.facts import Counts
 from oelm.format import format_columns, format_duration, format_percent
 from oelm.runs.layout import FINISHED, RUNS, Status
 from oelm.runs.lock import Lock, LockChanges, find_changes, make_lock, read_lock
@@ -30,12 +31,10 @@ class CostEstimate:
     """Of a cell, with its evaluations on the validation split."""
     test_seconds: float
     """Of a cell, on the test splits."""
-    trainable: dict[str, int]
-    """Weights that learn, by arm."""
+    counts: dict[str, Counts]
+    """Weights that an arm has and trains, by arm."""
     stored: dict[str, int]
     """Bytes of a saved model, by arm."""
-    total: int
-    """Weights of the model, without adapters."""
     sizes: dict[str, int]
     """Examples (windows) of every split."""
 
@@ -152,8 +151,7 @@ def _status(study: Study, cell: Cell, folder: Path, lock: str) -> Status | Liter
 
 def _measure(study: Study, folder: Path, progress: Progress) -> CostEstimate:
     require("lab", needed_by="it")
-    from oelm.heads.count import count
-    from oelm.train.adapters import trained_and_stored
+    from oelm.train.adapters import counted_and_stored
     from oelm.train.cell import build_cell_model, build_loop
     from oelm.train.signals import StopRequest
 
@@ -181,7 +179,7 @@ def _measure(study: Study, folder: Path, progress: Progress) -> CostEstimate:
     example = step / recipe.batch.accumulate / recipe.batch.size / 3
     model = build_cell_model(recipe, prepared, seed=cell.seed)
     sizes = {
-        name: trained_and_stored(model, resolve_cell(study, Cell(arm=name, seed=cell.seed), point), task=prepared.task)
+        name: counted_and_stored(model, resolve_cell(study, Cell(arm=name, seed=cell.seed), point), task=prepared.task)
         for name in study.arms
     }
     return CostEstimate(
@@ -189,9 +187,8 @@ def _measure(study: Study, folder: Path, progress: Progress) -> CostEstimate:
         step_seconds=step,
         training_seconds=step * loop.total + measurements * len(prepared.validation) * example,
         test_seconds=2 * sum(len(split) for split in prepared.test.values()) * example,
-        trainable={name: trained for name, (trained, _) in sizes.items()},
+        counts={name: counts for name, (counts, _) in sizes.items()},
         stored={name: stored for name, (_, stored) in sizes.items()},
-        total=count(model).total,
         sizes=prepared.facts.sizes,
     )
 
@@ -242,11 +239,11 @@ def _format(plan: Plan) -> list[str]:
 
 
 def _sizes(estimate: CostEstimate | None, arm: str) -> tuple[str, str, str]:
-    """Weights that learn, their share of the model's, and what a saved model takes on disk."""
+    """Weights that learn, their share of all, and what a saved model takes on disk."""
     if estimate is None:
         return "?", "?", "?"
-    trained = estimate.trainable[arm]
-    return f"{trained:,}", format_percent(trained / estimate.total), f"{estimate.stored[arm] / 2**20:,.1f} MiB"
+    counts, stored = estimate.counts[arm], estimate.stored[arm]
+    return f"{counts.trainable:,}", format_percent(counts.trained_share or 0), f"{stored / 2**20:,.1f} MiB"
 
 
 def _format_lock(plan: Plan) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from oelm.errors import FolderError
 
 CONFIG = "config.json"
+BASE = "base"  # the folder of a treated model, beside the adapter that is to be put on it
 # What libraries open in the folder of a model, tokenizer included.
 _READ = (".json", ".safetensors", ".txt", ".model", ".jinja")
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
@@ -57,7 +58,9 @@ def check_model_folder(name: str | Path) -> None:
         raise FolderError(
             f"{name} holds an adapter beside its model",
             why="whether it is loaded depends on what is installed (PEFT), and so does what the model computes",
-            hint="call merge_and_unload() and save the model to another folder, or remove adapter_config.json",
+            hint=f"{path / BASE}, the model below it"
+            if (path / BASE / CONFIG).is_file()
+            else "call merge_and_unload() and save the model to another folder, or remove adapter_config.json",
         )
     if path / CONFIG in files:
         try:

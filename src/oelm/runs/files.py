@@ -187,23 +187,25 @@ def read_unchanged(path: Path, digest: FileDigest) -> bytes:
 
 
 @contextmanager
-def writing(place: Path) -> Iterator[None]:
-    """Turn a full disk or a missing permission into one clear error."""
+def writing(place: Path, *, instead: str | None = None) -> Iterator[None]:
+    """Turn a full disk or a missing permission into one clear error; `instead` is the option that names another place,
+    if that is not `--out FOLDER`."""
+    elsewhere = instead or "--out FOLDER"
     try:
         yield
     except OSError as error:
         if error.errno in _DISK_FULL:
             raise disk_full(place) from error
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-            raise DiskError(f"no permission to write to {place}", hint="another place: --out FOLDER") from error
+            raise DiskError(f"no permission to write to {place}", hint=f"another place: {elsewhere}") from error
         if isinstance(error, NotADirectoryError | FileExistsError):
             named = error.filename2 or error.filename or place
             file = next((part for part in (place, *place.parents) if part.is_file()), named)
-            raise DiskError(f"{file} is in the way: a file, not a folder", hint="--out FOLDER") from error
+            raise DiskError(f"{file} is in the way: a file, not a folder", hint=elsewhere) from error
         if isinstance(error, IsADirectoryError):
             name = error.filename2 or error.filename or place
-            raise DiskError(f"{name} is in the way: a folder, not a file", hint="move it away") from error
-        raise DiskError(f"cannot write to {place}", why=error.strerror or str(error), hint="--out FOLDER") from error
+            raise DiskError(f"{name} is in the way: a folder, not a file", hint=instead or "move it away") from error
+        raise DiskError(f"cannot write to {place}", why=error.strerror or str(error), hint=elsewhere) from error
 
 
 def disk_full(place: Path) -> DiskError:
@@ -214,12 +216,12 @@ def disk_full(place: Path) -> DiskError:
     )
 
 
-def write_text(path: Path, text: str, *, once: bool = False) -> None:
+def write_text(path: Path, text: str, *, once: bool = False, instead: str | None = None) -> None:
     """Written beside its place and moved there: it is there whole or not at all.
 
-    With `once`, what is there stays: of several who write at the same time, the first wins.
+    With `once`, what is there stays: of several who write at the same time, the first wins. `instead`: see `writing`.
     """
-    with writing(path.parent):
+    with writing(path.parent, instead=instead):
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:

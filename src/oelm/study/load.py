@@ -16,7 +16,7 @@ from oelm.data.tasks import TASKS
 from oelm.errors import StudyError, TreatmentError, did_you_mean
 from oelm.metrics import MEASURED, metric_names
 from oelm.study import yaml
-from oelm.study.adapter import Trains, read_adapter
+from oelm.study.adapter import Trains, rank_steps_problem, read_adapter
 from oelm.study.hypothesis import Hypothesis, Rule, estimand_problems, parse_estimand
 from oelm.study.overrides import apply_override
 from oelm.study.plugins import agree_to_plugins, import_plugins, is_plugin_name
@@ -98,10 +98,12 @@ def _validate_study(raw: dict[str, Any], problems: Problems, *, where: str, skip
         check_names(raw.get("recipe"), problems)
     arms = _arms(raw.get("arms"), recipe, problems)
     _check_parallel(recipe, arms, problems)
-    _check_rates(recipe, arms, problems)
     seeds = _seeds(raw.get("seeds"), "seeds", problems)
     second_stage = _second_stage(raw.get("second_stage"), seeds, problems)
     tune = _tune(raw.get("tune"), recipe, arms, (*seeds, *second_stage), problems)
+    grid = tune.grid if tune is not None else {}
+    _check_rates(recipe, arms, grid, problems)
+    _check_ranks(recipe, arms, grid, problems)
     compare = validate(Compare, raw.get("compare"), "compare", problems)
     if compare is not None:
         _check_compare(compare, arms, recipe, problems)
@@ -209,15 +211,40 @@ def _check_parallel(recipe: Recipe | None, arms: Mapping[str, Arm], problems: Pr
             )
 
 
-def _check_rates(recipe: Recipe | None, arms: Mapping[str, Arm], problems: Problems) -> None:
+def _check_rates(
+    recipe: Recipe | None, arms: Mapping[str, Arm], grid: Mapping[str, Sequence[Value]], problems: Problems
+) -> None:
+    path = "optimizer.qk_lr"
+    given = recipe.optimizer.qk_lr if recipe is not None else None
+    remedy = "leave that out of tune" if path in grid else f"overrides: {{{path}: null}} leaves that out"
     for arm in arms.values():
-        given = recipe.optimizer.qk_lr if recipe is not None else None
-        if arm.adapter is not None and arm.overrides.get("optimizer.qk_lr", given) is not None:
+        if arm.adapter is not None and any(value is not None for value in _values(path, arm, grid, given=given)):
             problems.add(
                 f"arms.{arm.name}.adapter",
-                "does not go with optimizer.qk_lr, as it is trained instead of queries and keys; "
-                "overrides: {optimizer.qk_lr: null} leaves that out",
+                f"does not go with {path}, as it is trained instead of queries and keys; {remedy}",
             )
+
+
+def _check_ranks(
+    recipe: Recipe | None, arms: Mapping[str, Arm], grid: Mapping[str, Sequence[Value]], problems: Problems
+) -> None:
+    """Of a budget in steps. How many another one has is known when its data are."""
+    for arm in arms.values():
+        if arm.adapter is None or arm.adapter.kind != "adalora":
+            continue
+        is_other = not {"budget.epochs", "budget.tokens"}.isdisjoint({*arm.overrides, *grid})
+        given = recipe.budget.steps if recipe is not None and not is_other else None
+        totals = [value for value in _values("budget.steps", arm, grid, given=given) if type(value) is int]
+        tinit, tfinal = (arm.adapter.options.get(name, 0) for name in ("tinit", "tfinal"))
+        if totals and type(tinit) is type(tfinal) is int:
+            problem = rank_steps_problem(tinit=tinit, tfinal=tfinal, total=min(totals))
+            if problem is not None:
+                problems.add(f"arms.{arm.name}.adapter", problem)
+
+
+def _values(path: str, arm: Arm, grid: Mapping[str, Sequence[Value]], *, given: Value) -> Sequence[Value]:
+    """All that a setting is in the trainings of an arm; `given` is that of the recipe."""
+    return grid[path] if path in grid else (arm.overrides.get(path, given),)
 
 
 def _overrides(raw: Any, at: str, recipe: Recipe | None, problems: Problems) -> dict[str, Value]:

@@ -114,11 +114,6 @@ class Study:
     def tunes_lr(self) -> bool:
         return self.tune is not None and LR in self.tune.grid
 
-    def trains_like_baseline(self, arm: str) -> bool:
-        """Also where there is no baseline, in a part of a study."""
-        base = self.arms.get(self.compare.baseline)
-        return base is None or self.arms[arm].trains_like(base)
-
     def to_dict(self) -> dict[str, object]:
         """Plain data in the form of the file."""
         tune = self.tune and {**self.tune.grid, **({"seeds": self.tune.seeds} if self.tune.seeds is not None else {})}

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from oelm.errors import ModelError
+from oelm.study.adapter import rank_steps_problem
 
 _AVERAGES = ("ipt", "exp_avg_ipt", "exp_avg_unc")  # importance of every weight, kept by PEFT's allocator
 _RANKS = "rank_pattern"
@@ -18,13 +19,9 @@ class RankBudget:
     def __init__(self, tuner: Any, *, total: int):
         self._tuner, self._allocator = tuner, tuner.rankallocator
         self._config = tuner.peft_config[tuner.trainable_adapter_name]
-        if self._config.tinit >= total - self._config.tfinal:
-            raise ModelError(
-                f"AdaLoRA has no step to take ranks away in: {total} steps, without tinit {self._config.tinit} and "
-                f"tfinal {self._config.tfinal}",
-                where="adapter",
-                hint="a longer budget, or a smaller tinit or tfinal",
-            )
+        problem = rank_steps_problem(tinit=self._config.tinit, tfinal=self._config.tfinal, total=total)
+        if problem is not None:
+            raise ModelError(problem, where="adapter")
         self._allocator.set_total_step(total)
 
     def penalty(self) -> Tensor:
@@ -38,9 +35,14 @@ class RankBudget:
         apart = [torch.linalg.matrix_norm(gram - torch.eye(len(gram), device=gram.device)) for gram in grams]
         return torch.stack(apart).mean() * float(self._config.orth_reg_weight)
 
-    def advance(self, step: int) -> None:
-        """After a step of the optimizer, the first being 1, while its gradients are still there."""
-        self._tuner.update_and_allocate(step)
+    def advance(self, step: int, *, skipped: bool = False) -> None:
+        """After a step of the optimizer, the first being 1, while its gradients are still there.
+
+        Those of a step that was skipped are not finite (fp16), and say nothing of importance. The last ranks are taken
+        away in any case, by what was measured before.
+        """
+        if not skipped or step >= self._config.total_step - self._config.tfinal:
+            self._tuner.update_and_allocate(step)
 
     def tensors(self) -> dict[str, Tensor]:
         """All that the next step depends on, for a checkpoint."""

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,17 @@ from torch import Tensor, nn
 from oelm.analysis.design import is_pretrained
 from oelm.data.tasks import Task
 from oelm.errors import ModelError, require
+from oelm.facts import Counts
 from oelm.heads.applied import Applied, fingerprint
 from oelm.heads.apply import apply
 from oelm.heads.count import count, freezing_savings, saved_buffers
 from oelm.heads.freeze import has_adapters, in_task_head, task_head_parameters
 from oelm.heads.save import save_pretrained
+from oelm.models.folder import BASE
 from oelm.models.load import replaced_head
 from oelm.seeds import seed_for
 from oelm.study.adapter import KINDS, Adapter, Trains
 from oelm.study.cells import CellSpec
-
-BASE = "base"  # the folder of a treated model, beside the adapter that is to be put on it
 
 
 def treat_arm(model: nn.Module, spec: CellSpec, *, task: Task, inputs: Mapping[str, Tensor]) -> Applied:
@@ -109,7 +110,7 @@ def _add_adapter(
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what it sets right by itself: `fan_in_fan_out`
             torch.manual_seed(seed_for(seed, "adapter"))
-            adapted: nn.Module = peft.get_peft_model(model, getattr(peft, KINDS[adapter.kind][0])(**options))
+            adapted: nn.Module = peft.get_peft_model(model, getattr(peft, KINDS[adapter.kind])(**options))
     except Exception as error:  # a library may raise anything about its options
         what = f"PEFT cannot add the adapter to a {type(model).__name__}"
         raise ModelError(what, where=f"adapter: {adapter}", why=" ".join(str(error).split())[:300]) from error
@@ -160,13 +161,14 @@ def save_arm(applied: Applied, folder: Path, *, spec: CellSpec) -> None:
         save_pretrained(applied, folder / BASE, below=copy.deepcopy(model).unload())
 
 
-def trained_and_stored(model: nn.Module, spec: CellSpec, *, task: Task) -> tuple[int, int]:
-    """(weights that an arm trains, bytes that its saved model takes), of a model that is not changed."""
+def counted_and_stored(model: nn.Module, spec: CellSpec, *, task: Task) -> tuple[Counts, int]:
+    """(weights that an arm has and trains, bytes that its saved model takes), of a model that is not changed."""
     own = copy.deepcopy(model)
     adapted = adapt_model(own, adapter=spec.adapter, trains=spec.trains, task=task, seed=spec.seed)
-    trained = count(adapted).trainable - freezing_savings(adapted, spec.treatment).frozen
+    counts = count(adapted)
+    counts = replace(counts, trainable=counts.trainable - freezing_savings(adapted, spec.treatment).frozen)
     whole = sum(tensor.nbytes for tensor in (*model.parameters(), *saved_buffers(model)))
     if not has_adapters(adapted):
-        return trained, whole
+        return counts, whole
     small = sum(parameter.nbytes for parameter in adapted.parameters() if parameter.requires_grad)
-    return trained, small + (whole if keeps_base(spec) else 0)
+    return counts, small + (whole if keeps_base(spec) else 0)

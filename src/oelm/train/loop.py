@@ -35,6 +35,7 @@ from oelm.runs.steps import Step, format_step, read_written_steps
 from oelm.runs.train_state import BestScore, CheckpointState, TrainState
 from oelm.seeds import seed_for
 from oelm.study.cells import CellSpec
+from oelm.study.recipe import Recipe
 from oelm.study.schedule import lr_at
 from oelm.train.adalora import find_rank_budget
 from oelm.train.checkpoint import (
@@ -88,6 +89,13 @@ class Clock:
             self._inner = outer + passed
 
 
+def plan_steps(recipe: Recipe, prepared: TokenizedTask, *, seed: int) -> tuple[BatchSampler, int]:
+    """The batches of a training, and how many steps its budget has."""
+    batch = recipe.batch
+    order = BatchSampler(prepared.train.lengths, batch_size=batch.size, accumulate=batch.accumulate, seed=seed)
+    return order, order.steps_for(**asdict(recipe.budget))
+
+
 class Loop:
     def __init__(
         self,
@@ -122,11 +130,7 @@ class Loop:
         self.objective = Objective(self.model)
         self.wrapped_optimizer = accelerator.prepare_optimizer(self.optimizer)
         self.wrapped_model = self._wrap_model()
-        batch = self.recipe.batch
-        self.order = BatchSampler(
-            prepared.train.lengths, batch_size=batch.size, accumulate=batch.accumulate, seed=self.seed
-        )
-        self.total = self.order.steps_for(**asdict(self.recipe.budget))
+        self.order, self.total = plan_steps(self.recipe, prepared, seed=self.seed)
         self.ranks = find_rank_budget(self.model, total=self.total)
         self.state = TrainState()
         self.clock = Clock()
@@ -197,8 +201,8 @@ class Loop:
         norm = self.clip()
         self.wrapped_optimizer.step()
         self.applied.retract()
-        if self.ranks is not None and not self.wrapped_optimizer.step_was_skipped:
-            self.ranks.advance(step + 1)
+        if self.ranks is not None:
+            self.ranks.advance(step + 1, skipped=self.wrapped_optimizer.step_was_skipped)
         if self.sharded and self._held is None:
             self._held = local_bytes(self.model, self.optimizer)
         self.wrapped_optimizer.zero_grad()

@@ -109,8 +109,10 @@ def check_treatments(arms: list[CellSpec], *, progress: Progress) -> None:
     """Treat the model of arms that share it and their data once each, so that one that does not fit is refused before
     hours of others."""
     from oelm.heads.apply import apply
+    from oelm.train.adalora import find_rank_budget
     from oelm.train.adapters import treat_arm
     from oelm.train.cell import build_cell_model, first_inputs, load_data
+    from oelm.train.loop import plan_steps
     from oelm.train.optim import make_optimizer
     from oelm.train.signals import catch_signals
 
@@ -127,6 +129,8 @@ def check_treatments(arms: list[CellSpec], *, progress: Progress) -> None:
                     else:  # of which nothing can be undone
                         applied = treat_arm(copy.deepcopy(model), spec, task=prepared.task, inputs=inputs)
                         make_optimizer(applied.model, spec.recipe.optimizer)  # Muon needs matrices that learn
+                        _, total = plan_steps(spec.recipe, prepared, seed=spec.seed)
+                        find_rank_budget(applied.model, total=total)  # AdaLoRA needs steps
                 except OelmError as error:
                     raise StudyError(f"arm '{spec.arm}' does not fit the model", why=str(error)) from error
         except KeyboardInterrupt:

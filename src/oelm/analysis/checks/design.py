@@ -167,6 +167,12 @@ def _tuning(design: Design) -> Iterator[Issue]:
                 other=_trials(other),
             )
     for side in design.sides.values():
+        for path, values in (side.grid or {}).items():
+            if _has_no_effect(path, side):
+                at_arm: dict[str, Any] = {"where": side.name, "arms": (side.name,)}
+                yield issue(
+                    "TUNING-UNEQUAL", **at_arm, severity="warn", key="tuning-in-vain", path=path, number=len(values)
+                )
         for path, at in edges(side).items():
             yield issue(
                 "TUNING-UNEQUAL",
@@ -205,7 +211,7 @@ def edges(side: Side) -> dict[str, AtEdge]:
     """By path: where seeds have chosen an edge of the grid, whichever it is."""
     found = {}
     for path, chosen in side.tuned.items():
-        grid = _numbers(side, path)
+        grid = _numbers(side, path) if not _has_no_effect(path, side) else []
         numbers = [number for value in chosen.values() if (number := as_number(value)) is not None]
         at = {number: edge for number in (numbers if grid else ()) if (edge := at_edge(number, grid)) is not None}
         if at:
@@ -216,6 +222,15 @@ def edges(side: Side) -> dict[str, AtEdge]:
                 seeds=len(chosen),
             )
     return found
+
+
+def _has_no_effect(path: str, side: Side) -> bool:
+    """Queries and keys that never learn have no learning rate."""
+    if path != "optimizer.qk_lr" or side.treatment is None:
+        return False
+    treatment = side.treatment
+    is_frozen = treatment.freeze == "qk" and treatment.layers == "all" and treatment.unfreeze is None
+    return is_frozen or side.training not in ("", "trains: biases")
 
 
 def at_edge(chosen: float, grid: Sequence[float]) -> Literal["lowest", "highest"] | None:

@@ -88,10 +88,12 @@ def plot_four_corners(look: FigureContext) -> tuple[str | None, Text]:
     """Init x freeze: what the initialization does, and what freezing does."""
     corners: dict[tuple[bool, bool], list[str]] = {}
     others = []
+    study = look.results.study
+    base = study.arms.get(study.compare.baseline)  # none in a part of a study
     for arm in look.arms:
-        study = look.results.study
         treatment = study.arms[arm].treatment
-        if not study.trains_like_baseline(arm) or (treatment.init != "keep" and treatment.rows == "any"):
+        is_alike = base is None or study.arms[arm].trains_like(base)
+        if not is_alike or (treatment.init != "keep" and treatment.rows == "any"):
             others.append(arm)
         elif look.results.mean(arm, look.metric) is not None:
             corners.setdefault((treatment.init != "keep", treatment.freeze != "none"), []).append(arm)

@@ -42,4 +42,4 @@ def draw_spectra(heads: Sequence[HeadSpectrum], path: Path) -> None:
             (left.plot([], [], color=color[layer])[0], say("legend-layer", layer=layer), None) for layer in layers
         ]
         draw.legend(handles if len(handles) <= 6 else [handles[0], handles[len(handles) // 2], handles[-1]])
-        write_text(path, for_paper(draw.finish(), "en"))
+        write_text(path, for_paper(draw.finish(), "en"), instead="--figure FILE.svg")
