@@ -6,6 +6,8 @@ READY  := .venv/ready
 # Both for packages and for what builds them.
 export PIP_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Test files and the package are compiled once, also where the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: quickstart test check lint bench compat torture clean help
 

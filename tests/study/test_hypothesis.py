@@ -150,6 +150,7 @@ PLAIN = st.recursive(
 ROWS = st.fixed_dictionaries(dict.fromkeys(GOOD, PLAIN))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(raw=PLAIN | st.dictionaries(st.sampled_from(["H1", "H2"]), PLAIN | ROWS))
 def test_anything_may_stand_where_hypotheses_do(raw):

@@ -34,6 +34,7 @@ from oelm.train.progress import Progress
 from running import StopsAt, run_cell, steps_of
 from zoo import FAMILIES
 
+pytestmark = pytest.mark.slow
 QV = ["query", "value"]
 ADAPTERS = {
     "lora": {"kind": "lora", "r": 2, "target_modules": QV, "lora_dropout": 0.1},
