@@ -21,7 +21,7 @@ def main() -> None:
     options = parser.parse_args()
     seeds = oelm.load_study("quickstart").seeds
     for number in range(1, options.repetitions + 1):
-        others = [9000 + 10 * number + seed for seed in seeds]  # that no pilot has had
+        others = [9200 + 10 * number + seed for seed in seeds]  # that no pilot has had
         folder = options.out / str(number)
         began = time.monotonic()
         words = ["--workers", "2", "--set", f"seeds={others}", "--set", "recipe.checkpoint.keep=none"]
