@@ -298,6 +298,14 @@ TREATMENTS = [
 ]
 
 
+def test_an_arm_that_differs_by_its_name_alone():
+    (one,) = found(study_of(arms={"baseline": BASE, "freeze-only": {}}), "ARMS-ALIKE")
+    assert (one.severity, one.arms) == ("warn", ("freeze-only", "baseline"))
+    assert not found(study_of(arms={"baseline": BASE, "freeze-only": FREEZE}), "ARMS-ALIKE")
+    longer = {"overrides": {"budget.epochs": 5}}
+    assert not found(study_of(arms={"baseline": BASE, "longer": longer}), "ARMS-ALIKE")
+
+
 @pytest.mark.parametrize("treatment", TREATMENTS, ids=lambda t: "-".join(t.values()))
 def test_the_arm_that_is_named_as_missing_is_the_one_that_was(treatment):
     arms = {"baseline": BASE, "treated": treatment}

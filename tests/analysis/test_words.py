@@ -162,3 +162,10 @@ def test_every_kind_of_value(value, english, plain):
     assert str(one) == english
     assert plain is ... or one.to_dict()["values"]["text"] == plain
     json.dumps(one.to_dict(), allow_nan=False)
+
+
+def test_no_key_stands_twice_in_a_table():
+    """YAML takes the last of them without a word."""
+    for path in sorted((SOURCE / "text").glob("*.yaml")):
+        keys = re.findall(r"^([\w-]+):", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(keys) == len(set(keys)), path.name

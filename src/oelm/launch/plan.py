@@ -267,7 +267,9 @@ def _format_lock(plan: Plan) -> list[str]:
     title = "what was locked when the first cell was started" if plan.is_locked else "what the first cell will lock"
     lines = [title, *format_columns([("", ""), *rows], left=("",))[1:]]
     unstated = without_power(plan.study)
-    lines += [f"power is stated for differences of shares alone: not for {_listed(unstated)}"] if unstated else []
+    if unstated:
+        known = "it is for differences of shares on a test split whose size is known"
+        lines.append(f"power is not foretold for {_listed(unstated)}: {known}")
     lines += [f"added since, and so exploratory: {_listed(changes.added)}"] if changes.added else []
     return lines + [f"CHANGED-AFTER-START {change}" for change in changes.changed]
 

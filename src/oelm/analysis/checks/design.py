@@ -58,7 +58,7 @@ def check_results(results: Results, *, pair: tuple[str, str] | None = None) -> l
 
 
 def check_design(design: Design) -> list[Issue]:
-    rules = (_settings, _tuning, _untuned, _factors, _scales, _erased, _baseline, _backbone, _seeds, _split)
+    rules = (_settings, _tuning, _untuned, _alike, _factors, _scales, _erased, _baseline, _backbone, _seeds, _split)
     return by_severity([*(found for rule in rules for found in rule(design)), *check_tests(design.tests)])
 
 
@@ -266,6 +266,15 @@ def _trials(side: Side) -> Message:
 
 
 # -- treatments ----------------------------------------------------------------------------------------------------
+
+
+def _alike(design: Design) -> Iterator[Issue]:
+    """Arms that differ in their names alone, which change nothing."""
+    for arm, against in design.compared:
+        one, other = design.sides[arm], design.sides[against]
+        made = [(side.treatment, side.training, dict(side.settings), side.grid) for side in (one, other)]
+        if one.treatment is not None and one.settings and made[0] == made[1]:
+            yield issue("ARMS-ALIKE", where=_place(design, arm, against), arms=(arm, against), against=against)
 
 
 def _factors(design: Design) -> Iterator[Issue]:

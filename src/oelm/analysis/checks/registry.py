@@ -20,6 +20,7 @@ CHECKS: dict[str, Severity] = {
     "TUNING-UNEQUAL": "invalid",
     "TUNING-NOISE": "warn",
     "UNTUNED": "warn",
+    "ARMS-ALIKE": "warn",
     "MANY-FACTORS": "warn",
     "SCALE-CONFOUND": "invalid",
     "PRETRAINED-ERASED": "invalid",

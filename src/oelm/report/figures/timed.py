@@ -15,7 +15,7 @@ from oelm.report.figures.plot import MEAN_SIZE, FigureContext, draw_grid, legend
 from oelm.report.figures.svg import Drawing, drawing, for_paper
 from oelm.runs.bench import PARTS, Ratio, read_bench
 from oelm.runs.files import write_text
-from oelm.runs.layout import BENCH
+from oelm.runs.layout import BENCH, STUDY
 from oelm.study.study import Study
 from oelm.text.messages import say
 
@@ -27,7 +27,7 @@ def plot_step_ratios(look: FigureContext) -> tuple[str | None, Text]:
     """Whole steps and their parts, with intervals, beside the best that freezing could do."""
     bench = look.results.bench
     if bench is None:
-        return None, say("figure-timed-none", study=look.results.study.name)
+        return None, say("figure-timed-none", study=f"RUNS/{look.results.folder.name}/{STUDY}")
     arms = [name for name in bench.arms if name != bench.against]
     with drawing(height=0.95 + 0.6 * len(arms) + legend_height(["", *PARTS, ""])) as draw:
         (axes,) = draw.axes()

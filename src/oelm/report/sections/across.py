@@ -136,7 +136,7 @@ def _arm_table(tables: AcrossStudies, one: ArmTable) -> Table:
     is_relative = find_metric(tables.metric).relative
     columns = [*text_columns("study", "task"), *named_columns(tables.baseline, one.arm)]
     columns += [] if is_relative else number_columns("gap" if _is_share(tables) else "gap-plain")
-    columns += [*number_columns("interval", "relative-gap", "share", "time-change"), *text_columns("verdict")]
+    columns += [*number_columns("interval", "relative-gap", "quality-kept", "time-change"), *text_columns("verdict")]
     rows = []
     parts = zip(tables.studies, one.gap.parts, one.share.parts, one.time.parts, strict=True)
     for results, gap, share, time in parts:

@@ -35,7 +35,7 @@ def times_section(results: Results) -> list[Block]:
     bench = results.bench
     if bench is None:
         why = [say("times-excluded", why=one.why) for one in results.excluded if one.where == BENCH]
-        study = f"{results.folder.name}/{STUDY}"
+        study = f"RUNS/{results.folder.name}/{STUDY}"
         return [Prose(text=say("times-none", study=study)), *bullets(why)]
     blocks: list[Block] = [
         Prose(text=say("times-how")),
