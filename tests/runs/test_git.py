@@ -56,6 +56,26 @@ def test_clean_and_dirty_are_told_apart(repository, tmp_path):
     assert look(tmp_path) is None
 
 
+def test_code_is_what_it_was_while_records_beside_it_change(repository):
+    """Else every cell that is run after a commit of records, or beside records that changed, was run by other code."""
+    for folder in ("src", "evidence"):
+        (repository / folder).mkdir()
+        (repository / folder / "file.txt").write_text("one\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "second")
+    code = _git(repository / "src", ".")
+    (repository / "evidence/file.txt").write_text("two\n")
+    assert _git(repository / "src", ".") == code
+    assert not code.dirty
+    git(repository, "commit", "-qam", "third")
+    assert _git(repository / "src", ".") == code != _git(repository)
+    (repository / "src/file.txt").write_text("two\n")
+    assert _git(repository / "src", ".").dirty
+    (repository / ".git/info/exclude").write_text("/.venv\n")
+    (repository / ".venv").mkdir()
+    assert _git(repository / ".venv", ".") is None, "installed into somebody's repository, it is not theirs"
+
+
 def test_hooks_and_monitors_do_not_run(repository, canary, tmp_path):
     hooks = tmp_path / "hooks"
     hooks.mkdir()

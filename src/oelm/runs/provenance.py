@@ -67,7 +67,7 @@ class Provenance:
     oelm: str
     """Its version."""
     code: GitState | None
-    """Of oelm's own source, where it is a working copy."""
+    """Of oelm's own source, where it is a working copy: the commit that changed it last."""
     folder: GitState | None
     """Of the working copy that the process was started in."""
     python: str
@@ -118,7 +118,7 @@ def collect_provenance() -> Provenance:
     device, gpu, threads = _torch()
     return Provenance(
         oelm=__version__,
-        code=_git(Path(__file__).parent),
+        code=_git(Path(__file__).parents[1], "."),  # records and pages beside it are committed while cells run
         folder=_git(Path.cwd()),
         python=platform.python_version(),
         versions={name: _version(name) for name in _PACKAGES},
@@ -143,14 +143,14 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git(folder: Path) -> GitState | None:
-    """Of the working copy that a folder is in."""
+def _git(folder: Path, *paths: str) -> GitState | None:
+    """Of the working copy that a folder is in, or of these paths in it: the commit that changed them last."""
     try:
-        commit = git_output(folder, "rev-parse", "HEAD").decode().strip()
-        changed = git_status(folder, "--untracked-files=no")
+        commit = git_output(folder, "rev-list", "-1", "HEAD", "--", *paths).decode().strip()
+        changed = git_status(folder, "--untracked-files=no", "--", *paths)
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    return GitState(commit=commit, dirty=bool(changed.strip()))
+    return GitState(commit=commit, dirty=bool(changed.strip())) if commit else None
 
 
 def _cpu() -> str:

@@ -79,7 +79,7 @@ class Launch:
     oelm: str
     """Its version."""
     code: GitState | None
-    """Of oelm's own source, where it is a working copy."""
+    """Of oelm's own source, where it is a working copy: the commit that changed it last."""
     python: str
     """Its version."""
 
