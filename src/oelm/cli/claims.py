@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +17,8 @@ from oelm.cli.options import JsonOption
 from oelm.errors import OelmError, StudyError, did_you_mean
 from oelm.format import finite_or_none
 from oelm.message import Lang, Message, Text
-from oelm.runs.layout import RUNS, find_started_studies
+from oelm.runs.archive import unpacked
+from oelm.runs.layout import ARCHIVE, EVIDENCE, RUNS, find_started_studies
 from oelm.text.messages import say, translate
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ claims_app = typer.Typer(
     rich_markup_mode=None,
     help="List or check published claims, next to our records\n\nWithout a command: ls",
 )
-RUNS_HELP = f"Folder of runs [default: {RUNS}, if it exists]"
+RUNS_HELP = f"Folder of runs, or of archives [default: {EVIDENCE}, or {RUNS}, if it exists]"
 LedgerOption = Annotated[str, typer.Option(help="Ledger file, or name of a shipped ledger")]
 LangOption = Annotated[Lang, typer.Option(help="Language")]
 
@@ -96,19 +99,33 @@ def _judge(ledger: str, runs: Path | None, names: list[str] | None = None) -> tu
             known = ", ".join(loaded.claims)
             raise StudyError(f"unknown claim '{name}'{did_you_mean(name, loaded.claims)}", hint=f"one of {known}")
     asked = replace(loaded, claims={name: loaded.claims[name] for name in names or loaded.claims})
-    results = _results(asked, runs)
-    return asked, {name: judge_claim(claim, results) for name, claim in asked.claims.items()}
+    with _records(runs) as folder:
+        results = _results(asked, folder, was_named=runs is not None)
+        return asked, {name: judge_claim(claim, results) for name, claim in asked.claims.items()}
 
 
-def _results(ledger: Ledger, runs: Path | None) -> list[Results]:
+@contextmanager
+def _records(runs: Path | None) -> Iterator[Path]:
+    """The folder to read: the one that is named, or the evidence of a working copy, or that of runs."""
+    for place in (runs,) if runs is not None else (EVIDENCE, RUNS):
+        if any(place.glob(f"*/{ARCHIVE}")):
+            if runs is None:
+                warn(f"reading the archives in {place}; to read other records, name their folder, e.g. {RUNS}")
+            with unpacked(place) as folder:
+                yield folder
+            return
+    yield runs or RUNS
+
+
+def _results(ledger: Ledger, runs: Path, *, was_named: bool) -> list[Results]:
     """Of the studies that test a claim: their names are those of their folders."""
-    if runs is None and not RUNS.is_dir():
+    if not was_named and not runs.is_dir():
         return []
     wanted = {study for claim in ledger.claims.values() for test in claim.tests for study in test.studies}
     try:
-        folders = find_started_studies(runs or RUNS)
+        folders = find_started_studies(runs)
     except OelmError:
-        if runs is not None:
+        if was_named:
             raise
         return []  # nobody asked for these
     named = ((folder, folder.resolve().name) for folder in folders)

@@ -1,6 +1,5 @@
 """Write a report: its content is built from the records, and each file replaces the one before at once."""
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
@@ -26,7 +25,7 @@ from oelm.report.sections.summary import (
     verdict_section,
 )
 from oelm.report.sections.times import times_section
-from oelm.runs.files import write_text, writing
+from oelm.runs.files import write_bytes, write_text, writing
 from oelm.text.messages import say
 
 Format = Literal["html", "md", "pdf"]
@@ -103,7 +102,7 @@ def write_content(
         else:
             from oelm.report.render.pdf import render_pdf
 
-            _write_bytes(path, render_pdf(content, lang=lang))
+            write_bytes(path, render_pdf(content, lang=lang))
         written.append(path)
     return written
 
@@ -136,13 +135,3 @@ def _write_markdown(content: Content, path: Path, *, lang: Lang, records: str) -
             else:
                 (folder / name).unlink(missing_ok=True)  # of an earlier report
     write_text(path, render_markdown(content, lang=lang, records=records))
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with writing(path.parent):
-        try:
-            beside.write_bytes(data)
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)

@@ -219,6 +219,11 @@ def disk_full(place: Path) -> DiskError:
 
 
 def write_text(path: Path, text: str, *, once: bool = False, instead: str | None = None) -> None:
+    """See `write_bytes`."""
+    write_bytes(path, text.encode(), once=once, instead=instead)
+
+
+def write_bytes(path: Path, content: bytes, *, once: bool = False, instead: str | None = None) -> None:
     """Written beside its place and moved there: it is there whole or not at all.
 
     With `once`, what is there stays: of several who write at the same time, the first wins. `instead`: see `writing`.
@@ -226,8 +231,8 @@ def write_text(path: Path, text: str, *, once: bool = False, instead: str | None
     with writing(path.parent, instead=instead):
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             with suppress(OSError):  # not every file system has permissions

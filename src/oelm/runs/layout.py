@@ -15,9 +15,12 @@ ENDED = (*FINISHED, "failed")
 
 RUNS = Path("runs")
 """Where cells are kept, unless another place is named."""
+EVIDENCE = Path("evidence")
+"""Locked studies with their records in archives: what the published answers rest on."""
 # In the folder of a study.
 STUDY, LOCK, JOBS = "study.json", "lock.json", "jobs.jsonl"
 BENCH, SIMPLE_BASELINE = "bench.json", "simple_baseline.json"
+ARCHIVE = "records.tar.xz"
 # In the folder of a cell.
 CELL, RECORD, STEPS, PREDICTIONS = "cell.json", "record.json", "steps.jsonl", "predictions.parquet"
 CHECKPOINTS, MODEL, LOG = "checkpoints", "model", "log.txt"

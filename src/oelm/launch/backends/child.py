@@ -76,7 +76,7 @@ def start_child(words: Sequence[str], cell: Cell, *, env: Mapping[str, str]) -> 
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
-            start_new_session=True,  # a Ctrl-C is for us, and we pass it on once
+            process_group=0,  # a Ctrl-C is for us, and we pass it on once; the priority of our session is theirs too
         )
     except BaseException:
         stderr.close()

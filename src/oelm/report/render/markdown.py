@@ -9,6 +9,7 @@ from oelm.report.blocks import Content
 from oelm.report.figures.plot import Plot
 from oelm.report.figures.svg import for_paper
 from oelm.report.render.html import environment
+from oelm.runs.layout import ARCHIVE
 from oelm.version import __version__
 
 FIGURES = "report-figures"
@@ -16,7 +17,11 @@ _SPECIAL = re.compile(r"([\\`*_\[\]|~#$])")
 
 
 def render_markdown(content: Content, *, lang: Lang = "en", records: str = ".") -> str:
-    """The report as Markdown; `records` is where the study's folder lies, seen from where the text will lie."""
+    """The report as Markdown; `records` is where the study's folder lies, seen from where the text will lie.
+
+    In its place, it may be the archive that the records are in: then all links lead there.
+    """
+    is_archive = records.endswith(ARCHIVE)
     return escape_controls(
         environment(html=False)  # every text goes through `words` instead
         .get_template("report.md.jinja")
@@ -25,7 +30,7 @@ def render_markdown(content: Content, *, lang: Lang = "en", records: str = ".") 
             version=__version__,
             words=lambda text: escaped(text[lang] if isinstance(text, Text) else str(text)),
             picture=lambda plot: f"{FIGURES}/{figure_name(plot, lang)}",
-            link=lambda href: quote(f"{records}/{href}".removeprefix("./")),
+            link=lambda href: quote(records if is_archive else f"{records}/{href}".removeprefix("./")),
         )
     )
 
