@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Test files and the package are compiled once, also where the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart test check lint bench compat torture clean help
+.PHONY: quickstart test check lint bench evidence evidence-report compat torture clean help
 
 quickstart: $(READY) ## compare three treatments of a small pretrained model, four seeds each, and make the report
 	$(BIN)/oelm run quickstart --workers 2
@@ -35,6 +35,12 @@ lint: $(READY)
 bench: $(READY) ## figures for this machine, as ratios measured side by side, in an hour: benchmarks/RESULTS.md
 	$(BIN)/python benchmarks
 
+evidence: $(READY) ## run what is missing of the locked studies in evidence/, for MINUTES if given; it resumes
+	$(BIN)/python evidence run $(if $(MINUTES),--minutes $(MINUTES))
+
+evidence-report: $(READY) ## all tables and reports in evidence/ from its records, the same bytes every time
+	$(BIN)/python evidence report
+
 compat: $(READY) ## the method with older transformers, each in an environment of its own: a table of families and versions
 	PYTHONPATH=src:tests $(BIN)/python tests/compat.py
 
@@ -55,4 +61,4 @@ clean: ## remove .venv and caches
 	rm -rf .venv .venv-compat .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 help:
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18

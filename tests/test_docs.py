@@ -23,7 +23,7 @@ from oelm.study.optimizers import OPTIMIZERS
 from oelm.treatment import Treatment
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "evidence" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CHINESE = ROOT / "README.zh-CN.md"
 EXAMPLES = ["library", "trainer", "reading"]
 

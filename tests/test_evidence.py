@@ -22,7 +22,9 @@ from oelm.analysis.results import read_results
 from oelm.errors import CellError, StudyError
 from oelm.runs.archive import pack, read_archive, unpack
 from oelm.runs.layout import ARCHIVE, LOCK, RECORD
+from oelm.runs.lock import lock_study
 from oelm.runs.record import RECORD_FILE, Failure
+from oelm.study.load import load_study
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"examples": 60, "steps": 10}
@@ -40,10 +42,10 @@ def evidence():
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, evidence):
     """A working copy with one locked study in the queue, and nothing else."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "nice", lambda more: 0)  # the tests stay as urgent as they are
+    monkeypatch.setattr(evidence, "LOWEST", 0)  # the tests are as urgent as ever
     place = tmp_path / "evidence" / STUDY.name
     place.mkdir(parents=True)
     (place / "study.yaml").write_text(yaml.safe_dump(STUDY.to_dict()))
@@ -285,7 +287,7 @@ def test_a_queue_that_is_stopped_goes_on(here, evidence, forked_python, monkeypa
     (here / "data").symlink_to("elsewhere")
     place = here / "evidence" / "tiny"
     place.mkdir()
-    content = tiny_study.study(Path("data/tiny"), budget={"steps": 40}, checkpoint={"every": 10})
+    content = tiny_study.study(Path("data/tiny"), budget={"steps": 16})
     (place / "study.yaml").write_text(yaml.safe_dump(content))
     (place.parent / "queue.txt").write_text("tiny\n")
     oelm("plan", "evidence/tiny/study.yaml", "--no-measure", "--lock", "--out", "evidence")
@@ -324,7 +326,7 @@ def test_reports_and_tables_are_made_from_the_archives_in_the_same_bytes(here, e
         made.append({path: path.read_bytes() for path in written})
     assert made[0] == made[1]
     names = {path.relative_to(archive.parent).as_posix() for path in written if archive.parent in path.parents}
-    assert names >= {"report.md", "report.zh.md", "report-figures/differences.svg", "report-figures/differences.zh.svg"}
+    assert names >= {"report.md", "report.zh.md", "report-figures/forest.svg", "report-figures/forest.zh.svg"}
     page = (archive.parent / "report.md").read_text()
     assert f"[baseline]({ARCHIVE})" in page
     assert "/record.json)" not in page
@@ -334,9 +336,7 @@ def test_reports_and_tables_are_made_from_the_archives_in_the_same_bytes(here, e
     assert str(here).encode() not in b"".join(made[0].values())
 
 
-def test_claims_read_the_evidence_unless_another_folder_is_named(here, monkeypatch):
-    from oelm.study.load import load_study
-
+def test_claims_read_the_evidence_unless_another_folder_is_named(here):
     place = here / "evidence" / "minilm-sst2"
     place.mkdir()
     study = load_study("minilm-sst2")
@@ -347,3 +347,14 @@ def test_claims_read_the_evidence_unless_another_folder_is_named(here, monkeypat
         done = oelm("claims", "check", "C1", *words)
         assert "no records yet (oelm run minilm-sst2)" not in done.stdout
         assert ("reading the archives in evidence" in done.stderr) == (not words)
+
+
+def test_claims_read_a_study_that_was_only_timed(here):
+    study = load_study("minilm-sst2")
+    place, folder = here / "evidence" / study.name, here / "timed"
+    lock_study(folder, study)
+    (folder / "study.json").write_text(json.dumps(study.to_dict()))
+    write_bench(folder, study, {"oelm-freeze": 1.0})
+    place.mkdir()
+    pack(folder, place / ARCHIVE)
+    assert "in turns by oelm bench, 64 rounds" in oelm("claims", "check", "C5").stdout

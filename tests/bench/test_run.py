@@ -15,6 +15,7 @@ import torch
 
 import running
 import tiny_study
+from oelm import load
 from oelm.analysis.stats.timed_pairs import bench_mismatch
 from oelm.bench.run import bench
 from oelm.bench.stepper import Marks, _by_part
@@ -288,6 +289,9 @@ def test_the_command(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout == (tmp_path / "runs" / "tiny" / "bench.json").read_text()
     assert json.loads(done.stdout)["study"] == "tiny"
+    alone = load(tmp_path / "runs")
+    assert alone.bench is not None, "it is read where no cell was run"
+    assert not alone.excluded
     bad = oelm("bench", path, "--budget", "soon")
     assert bad.returncode == 2
     assert "invalid duration" in bad.stderr

@@ -628,7 +628,8 @@ def _locked_in(folder: Path, excluded: list[Excluded]) -> tuple[Study, Lock, Loc
             if written is None:
                 excluded.append(Excluded(where=STUDY, why=Message("excluded-no-study"), is_damaged=True))
             return study, lock, changes
-        excluded.append(Excluded(where=LOCK, why=Message("excluded-no-lock"), is_damaged=True))
+        if find_cell_folders(folder):  # a bench locks nothing
+            excluded.append(Excluded(where=LOCK, why=Message("excluded-no-lock"), is_damaged=True))
     except OelmError as error:
         if written is None:
             raise

@@ -5,6 +5,7 @@ the steps themselves is outside the clock: loading, tokenizing, making batches, 
 """
 
 import functools
+import json
 import os
 import tempfile
 import time
@@ -22,8 +23,8 @@ from oelm.bench.system import MUCH, summarize_load
 from oelm.errors import CellError, Stopped, StudyError, did_you_mean
 from oelm.format import format_duration
 from oelm.runs.bench import BENCH_FILE, OF_A_STEP, Bench, MeasuredMemory, PairTiming
-from oelm.runs.files import writing
-from oelm.runs.layout import RUNS
+from oelm.runs.files import write_text, writing
+from oelm.runs.layout import RUNS, STUDY
 from oelm.runs.provenance import collect_provenance
 from oelm.study.cells import resolve_cell, restrict_study
 from oelm.study.study import Study
@@ -96,6 +97,7 @@ def bench(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     BENCH_FILE.write(folder, found)
+    write_text(folder / STUDY, json.dumps(study.to_dict(), indent=2) + "\n", once=True)  # by which it is read
     return found
 
 

@@ -51,7 +51,7 @@ class Plan:
     devices: dict[str, str]
     """By cell, what it was trained on, or would be trained on here."""
     lock: Lock
-    """What was locked when the first cell was started, or will be."""
+    """What was locked, at the latest when the first cell was started, or will be."""
     is_locked: bool
 
     @property

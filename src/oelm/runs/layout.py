@@ -75,9 +75,11 @@ def find_study_folders(runs: str | Path) -> list[Path]:
 
 
 def find_started_studies(runs: str | Path) -> list[Path]:
-    """The folders of the studies of all cells at or below a folder, which may lie above it. None at all is an error."""
+    """The folders of the studies of all cells at or below a folder, which may lie above it, and of those that were
+    timed there. None at all is an error."""
     errors = list[OSError]()
-    found = [study for study, cells in find_cells_by_study(runs, on_error=errors.append).items() if cells]
+    by_study = find_cells_by_study(runs, on_error=errors.append)
+    found = [study for study, cells in by_study.items() if cells or (study / BENCH).exists()]
     if not found and errors:
         raise CellError(f"{errors[0].filename or runs} cannot be read", why=errors[0].strerror)
     if not found:
