@@ -499,6 +499,17 @@ def test_what_does_not_fit_the_model_is_refused_before_anything_runs(arm, messag
     assert not list((tmp_path / "runs").rglob("cell.json"))
 
 
+@pytest.mark.parametrize(("name", "names"), [("bert", "query, key, value, dense"), ("gpt2", "c_attn, c_proj, c_fc")])
+def test_modules_that_a_model_has_are_named(name, names):
+    with pytest.raises(oelm.ModelError, match=rf"nowhere[\s\S]*try +target_modules: \[{names}\], or some of them"):
+        adapted(name, kind="lora", r=2, target_modules=["nowhere"])
+
+
+def test_of_modules_that_cannot_be_adapted_all_others_are_named():
+    with pytest.raises(oelm.ModelError, match=r"try +target_modules: \[query, key, value, dense\], or some of them"):
+        adapted("bert", kind="lora", r=2, target_modules=["query", "LayerNorm"])
+
+
 def test_an_adapter_that_changes_the_weights_below_it_is_refused():
     with pytest.raises(oelm.ModelError, match="the adapter changes the weights below it"):
         adapted("bert", kind="lora", r=2, target_modules=QV, init_lora_weights="pissa")
