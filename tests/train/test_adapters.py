@@ -28,7 +28,7 @@ from oelm.study.cells import differences
 from oelm.study.load import study_from_dict
 from oelm.study.recipe import OptimizerConfig
 from oelm.train.adalora import find_rank_budget
-from oelm.train.adapters import adapt_model
+from oelm.train.adapters import _import_peft, adapt_model
 from oelm.train.optim import make_optimizer
 from oelm.train.progress import Progress
 from running import StopsAt, run_cell, steps_of
@@ -497,6 +497,17 @@ def test_what_does_not_fit_the_model_is_refused_before_anything_runs(arm, messag
         oelm.run(study_from_dict(content), out=tmp_path / "runs")
     assert message in str(caught.value)
     assert not list((tmp_path / "runs").rglob("cell.json"))
+
+
+def test_importing_peft_is_silent_about_kernels_and_not_about_errors(tmp_path, monkeypatch, caplog):
+    """bitsandbytes, which PEFT imports, warned on every run where the processor has bfloat16."""
+    lines = ["import logging", "logger = logging.getLogger('bitsandbytes.backends.cpu.ops')"]
+    lines += ["logger.warning('please install kernels')", "logger.error('broken')"]
+    (tmp_path / "peft.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "peft")
+    _import_peft()
+    assert [record.message for record in caplog.records] == ["broken"]
 
 
 @pytest.mark.parametrize(("name", "names"), [("bert", "query, key, value, dense"), ("gpt2", "c_attn, c_proj, c_fc")])

@@ -1,6 +1,7 @@
 """Adapters: the model of an arm, with an adapter of PEFT or with all frozen but a part; and how it is saved."""
 
 import copy
+import logging
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -93,8 +94,7 @@ def _add_adapter(
     model: nn.Module, adapter: Adapter, *, head: Mapping[str, nn.Parameter], task: Task, seed: int
 ) -> nn.Module:
     require("adapters", needed_by=f"an adapter ({adapter.kind})")
-    import peft
-
+    peft = _import_peft()
     before = [(parameter, fingerprint(parameter)) for parameter in model.parameters() if not parameter.is_meta]
     new_head = sum(parameter.numel() for parameter in head.values())
     inside = f"{getattr(model, 'base_model_prefix', '')}."
@@ -136,6 +136,19 @@ def _add_adapter(
     if sum(parameter.numel() for parameter in saved) != new_head:
         raise ModelError("PEFT trains another task head than the model's", where=f"{sorted(head)}")
     return adapted
+
+
+def _import_peft() -> Any:
+    """Of what is imported with it, bitsandbytes warns on some machines that kernels are missing, for quantized models;
+    nothing else is silenced."""
+    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        import peft
+    finally:
+        logger.setLevel(level)
+    return peft
 
 
 def _linear_names(model: nn.Module) -> list[str]:
