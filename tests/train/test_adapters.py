@@ -433,13 +433,13 @@ LORA = {"kind": "lora", "target_modules": ["q_proj", "v_proj"]}
         (
             {"adapter": {"kind": "adalora", "tinit": 2, "tfinal": 5}},
             {"budget": {"steps": 7}},
-            r"arms.x.adapter\s+AdaLoRA has no step to take ranks away in: 7 steps, without tinit 2 and tfinal 5; "
-            "use at least 8 steps, or a smaller tinit or tfinal",
+            r"arms.x.adapter\s+AdaLoRA has no step to take ranks away in: the budget is 7 steps, of which "
+            "tinit takes 2 and tfinal 5; use at least 8, or a smaller tinit or tfinal",
         ),
         (
             {"adapter": {"kind": "adalora"}, "overrides": {"budget.steps": 1}},
             {"budget": {"steps": 7}},
-            "has no step to take ranks away in: 1 steps, without tinit 0 and tfinal 0; use at least 2 steps",
+            "has no step to take ranks away in: the budget is 1 step; use at least 2$",
         ),
         ({"trains": "bias"}, {}, r"arms.x.trains\s+'bias' is not known; did you mean 'biases'\?"),
         ({"trains": "head", "adapter": LORA}, {}, "does not go with an adapter"),
@@ -464,7 +464,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_read(arm, recipe, message, tm
     ("adapter", "tune", "message"),
     [
         (LORA, {"optimizer.qk_lr": [0.1, 1.0]}, "does not go with optimizer.qk_lr, .*; leave that out of tune"),
-        ({"kind": "adalora", "tfinal": 9}, {"budget.steps": [10, 20]}, "10 steps, without tinit 0 and tfinal 9"),
+        ({"kind": "adalora", "tfinal": 9}, {"budget.steps": [10, 20]}, "10 steps, of which tinit takes 0 and tfinal 9"),
     ],
 )
 def test_so_is_what_makes_none_where_it_is_tuned(adapter, tune, message, tmp_path):

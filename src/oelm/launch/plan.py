@@ -11,7 +11,7 @@ from oelm.analysis.design import alpha_of, count_tests, without_power
 from oelm.analysis.tuning import read_best_point
 from oelm.errors import MissingPart, OelmError, StudyError, require
 from oelm.facts import Counts
-from oelm.format import format_columns, format_duration, format_percent
+from oelm.format import format_columns, format_count, format_duration, format_percent
 from oelm.runs.layout import FINISHED, RUNS, Status
 from oelm.runs.lock import Lock, LockChanges, find_changes, make_lock, read_lock
 from oelm.runs.status import read_state, read_status
@@ -228,23 +228,23 @@ def _format(plan: Plan) -> list[str]:
     lines.append("")
     changed = sum(status == "changed" for _, status in plan.cells)
     if changed:
-        lines.append(
-            f"{changed} cells were made with another study: `oelm run` will say what changed, and needs another --out"
-        )
+        whose = f"{format_count(changed, 'cell')} made with another study"
+        lines.append(f"{whose}: `oelm run` will say what changed, and needs another --out")
     done = len(plan.cells) - len(plan.missing) - changed
+    to_run = f"{format_count(len(plan.missing), 'cell')} to run, {done} done"
     if plan.refused is not None:
-        return [*lines, f"{len(plan.missing)} cells to run, {done} done", f"this cannot run here yet: {plan.refused}"]
+        return [*lines, to_run, f"this cannot run here yet: {plan.refused}"]
     if estimate is None:
-        lines.append(f"{len(plan.missing)} cells to run, {done} done; no estimate of the time: {plan.not_estimated}")
+        lines.append(f"{to_run}; no estimate of the time: {plan.not_estimated}")
         return lines
     sizes = ", ".join(f"{name} {size:,}" for name, size in estimate.sizes.items())
     cell_seconds = estimate.training_seconds + estimate.test_seconds
     nested = "; each seed tests the best of its own trials, which is not trained again" if is_nested(study) else ""
     lines += [
         f"examples: {sizes}",
-        f"a cell: {estimate.steps:,} steps of about {estimate.step_seconds:.2f} s, in all about "
+        f"a cell: {format_count(estimate.steps, 'step')} of about {estimate.step_seconds:.2f} s, in all about "
         f"{format_duration(cell_seconds)} on this machine",
-        f"{len(plan.missing)} cells to run, {done} done: about {format_duration(plan.seconds or 0.0)}{nested}",
+        f"{to_run}: about {format_duration(plan.seconds or 0.0)}{nested}",
     ]
     return lines
 
