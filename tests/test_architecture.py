@@ -15,6 +15,7 @@ ORDER = [
     "version",
     "installation",
     "errors",
+    "hub",
     "seeds",
     "format",
     "masking",

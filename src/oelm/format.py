@@ -55,6 +55,11 @@ def format_percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
+def format_count(number: int, noun: str) -> str:
+    """`1 step`, `1,200 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def format_duration(seconds: float) -> str:
     """How long something takes, as people say it: `40 s`, `12 min`, `3.5 h`."""
     if seconds < 90:

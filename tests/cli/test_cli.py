@@ -113,6 +113,14 @@ def test_inspect_as_json(run, base):
     assert [row["deviation"] for row in facts["orthonormality"]] == pytest.approx([r.deviation for r in expected])
 
 
+def test_inspect_says_of_a_treated_model_that_it_is(run, treated, base):
+    done = run("inspect", treated)
+    assert "\ntreated when it was saved: orthogonalize, scale unit, freeze qk, layers all\n" in done.stdout
+    assert "treated when" not in run("inspect", base).stdout
+    (treated / "oelm.json").write_text("{}")
+    assert "treated when it was saved: unknown, as its oelm.json cannot be read" in run("inspect", treated).stdout
+
+
 def save_tokenizer(folder, words="a b c d e f g h"):
     vocabulary = {word: number for number, word in enumerate(["<pad>", *words.split()])}
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<pad>"))

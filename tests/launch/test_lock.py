@@ -128,6 +128,18 @@ def test_a_plan_says_of_which_tests_it_knows_no_power(made, tmp_path, changes, s
     assert found == ([f"power is not foretold for {said}"] if said else []), shown
 
 
+def test_a_plan_that_cannot_run_yet_is_shown_and_says_so(made, tmp_path):
+    """As if only the time were missing, it said "no estimate of the time: ..." where `oelm run` would refuse."""
+    words = ["plan", str(made / "made.yaml"), "--out", str(tmp_path), "--set", "recipe.data.path=nowhere"]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 2
+    assert "baseline/seed-0" in shown.stdout
+    assert "\nthis cannot run here yet: nowhere does not exist\n" in shown.stdout
+    assert "estimate" not in shown.stdout
+    unmeasured = CliRunner().invoke(app, [*words, "--no-measure"])
+    assert (unmeasured.exit_code, "cannot run" in unmeasured.stdout) == (0, False)
+
+
 def test_a_plan_shows_what_was_locked_and_how_the_study_departs_from_it(made):
     changed = oelm(made, "plan", "--no-measure", "--set", "seeds=[1, 2]").stdout
     assert "what was locked when the first cell was started" in changed

@@ -607,7 +607,7 @@ def test_a_plan_shows_cells_of_another_study_as_changed(study, finished, tmp_pat
     changed = load_study(tmp_path / "tiny.yaml", ["recipe.budget.steps=99"])
     plan = oelm.plan(changed, out=tmp_path / "runs", measure=False)
     assert plan.cells[0][1] == "changed"
-    assert "1 cells were made with another study" in str(plan)
+    assert "1 cell made with another study" in str(plan)
     assert "3 cells to run, 0 done" in str(plan)
 
 

@@ -24,6 +24,7 @@ from transformers import (
 
 import oelm
 import tiny_study
+from oelm.heads.audit import audit_folder
 from oelm.models.load import load_model, replaced_head
 from oelm.runs.record import read_record
 from zoo import FAMILIES
@@ -193,3 +194,18 @@ def test_an_adapter_beside_a_model_is_refused(tmp_path):
     (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "someone/else"}))
     with pytest.raises(oelm.FolderError, match=r"adapter beside its model[\s\S]*merge_and_unload"):
         load_model(tmp_path)
+
+
+def test_an_adapter_without_a_model_says_which_model_is_below_it(tmp_path):
+    """The result of an arm with an adapter: "remove adapter_config.json" was the advice, and would have ruined it."""
+    folder = tmp_path / "lora" / "seed-0" / "model"
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "someone/bert"}))
+    message = r"model holds an adapter \(PEFT\), and no model\n.*trained on someone/bert\n.*try +someone/bert"
+    for refuse in (lambda: load_model(folder), lambda: audit_folder(folder), lambda: audit_folder(folder.parent)):
+        with pytest.raises(oelm.FolderError, match=message) as refused:
+            refuse()
+        assert "remove" not in str(refused.value)
+    (folder / "adapter_config.json").write_text("[]")
+    with pytest.raises(oelm.FolderError, match="does not say which model"):
+        load_model(folder)

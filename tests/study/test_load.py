@@ -306,7 +306,12 @@ def test_numbers_as_people_write_them(load):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(StudyError, match=r"(?s)no study file .*did you mean 'minilm-sst2'.*studies ls"):
         load_study(tmp_path / "minilm-sst.yaml")
-    with pytest.raises(StudyError, match="is a folder, not a study file"):
+    with pytest.raises(StudyError, match=r"is a folder, not a study file\n +try .*oelm studies ls"):
+        load_study(tmp_path)
+    (tmp_path / "mine.yaml").touch()
+    with pytest.raises(StudyError, match=r"no study file .*mine\.yml; did you mean 'mine\.yaml'\?$"):
+        load_study(tmp_path / "mine.yml")
+    with pytest.raises(StudyError, match=r"is a folder, not a study file\n +try +a study file: .*mine\.yaml"):
         load_study(tmp_path)
     with pytest.raises(StudyError, match="there is no study file"):
         load_study("a\0b")

@@ -102,6 +102,12 @@ def test_differences_are_all_that_differs(study):
     }
 
 
+def test_with_an_adapter_an_arm_does_not_train_all():
+    arms = {"a": {}, "b": {"adapter": {"kind": "lora"}}, "c": {"trains": "head"}}
+    found = differences(study_from_dict({**STUDY, "arms": arms}))
+    assert found["trains"] == {"a": "all", "b": "adapter", "c": "head"}
+
+
 def test_what_changed_since_a_cell_was_started(study):
     cell = Cell(arm="c", seed=3)
     before = asdict(resolve_cell(study, cell))

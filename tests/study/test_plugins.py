@@ -111,6 +111,7 @@ def test_without_consent_nothing_is_imported(study, plugin, proof, monkeypatch):
     message = str(error.value)
     assert f"the study needs the plugin {NAME}; nothing was imported" in message
     assert f"--plugin {NAME}" in message
+    assert f"in Python: import {NAME}" in message, "who calls oelm.load has no --plugin"
     assert str(trusted_plugins_file()) in message
 
 
@@ -128,6 +129,8 @@ def test_by_name(study, plugin, proof, monkeypatch):
     monkeypatch.syspath_prepend(str(plugin.parent))
     load_study(study, plugins=[NAME])
     assert proof.exists()
+    load_study(study)
+    assert plugins.consent_options([NAME]) == f" --plugin {NAME}", "as it was given, however often it is read"
 
 
 def test_by_the_trust_list(study, plugin, proof, monkeypatch):
@@ -139,6 +142,7 @@ def test_by_the_trust_list(study, plugin, proof, monkeypatch):
     trusted_plugins_file().write_text(f"- another\n- {NAME}\n")
     load_study(study)
     assert proof.exists()
+    assert plugins.consent_options([NAME]) == "", "commands need no more of it"
 
 
 @pytest.mark.parametrize("text", ["{a: b}", "- [a]", "- a b", "a: ["])
@@ -244,7 +248,9 @@ def test_all_of_it_by_the_command_line(study, plugin, proof, tmp_path):
     assert rate == pytest.approx(1 - record.value("accuracy"))
     assert run("status", "runs", env=env, cwd=tmp_path).returncode == 0
     assert run("report", "runs", "--format", "md", env=env, cwd=tmp_path).returncode == 2
-    made = run("report", "runs", "--format", "md", "--plugin", plugin, env=env, cwd=tmp_path)
+    _, _, command = done.stdout.strip().rpartition("report: oelm ")
+    assert command == f"report runs/tiny --plugin ./code/{plugin.name}"
+    made = run(*command.split(), "--format", "md", env=env, cwd=tmp_path)
     assert made.returncode == 0, made.stderr
 
 

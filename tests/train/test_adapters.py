@@ -28,7 +28,7 @@ from oelm.study.cells import differences
 from oelm.study.load import study_from_dict
 from oelm.study.recipe import OptimizerConfig
 from oelm.train.adalora import find_rank_budget
-from oelm.train.adapters import adapt_model
+from oelm.train.adapters import _import_peft, adapt_model
 from oelm.train.optim import make_optimizer
 from oelm.train.progress import Progress
 from running import StopsAt, run_cell, steps_of
@@ -433,13 +433,13 @@ LORA = {"kind": "lora", "target_modules": ["q_proj", "v_proj"]}
         (
             {"adapter": {"kind": "adalora", "tinit": 2, "tfinal": 5}},
             {"budget": {"steps": 7}},
-            r"arms.x.adapter\s+AdaLoRA has no step to take ranks away in: 7 steps, without tinit 2 and tfinal 5; "
-            "use at least 8 steps, or a smaller tinit or tfinal",
+            r"arms.x.adapter\s+AdaLoRA has no step to take ranks away in: the budget is 7 steps, of which "
+            "tinit takes 2 and tfinal 5; use at least 8, or a smaller tinit or tfinal",
         ),
         (
             {"adapter": {"kind": "adalora"}, "overrides": {"budget.steps": 1}},
             {"budget": {"steps": 7}},
-            "has no step to take ranks away in: 1 steps, without tinit 0 and tfinal 0; use at least 2 steps",
+            "has no step to take ranks away in: the budget is 1 step; use at least 2$",
         ),
         ({"trains": "bias"}, {}, r"arms.x.trains\s+'bias' is not known; did you mean 'biases'\?"),
         ({"trains": "head", "adapter": LORA}, {}, "does not go with an adapter"),
@@ -464,7 +464,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_read(arm, recipe, message, tm
     ("adapter", "tune", "message"),
     [
         (LORA, {"optimizer.qk_lr": [0.1, 1.0]}, "does not go with optimizer.qk_lr, .*; leave that out of tune"),
-        ({"kind": "adalora", "tfinal": 9}, {"budget.steps": [10, 20]}, "10 steps, without tinit 0 and tfinal 9"),
+        ({"kind": "adalora", "tfinal": 9}, {"budget.steps": [10, 20]}, "10 steps, of which tinit takes 0 and tfinal 9"),
     ],
 )
 def test_so_is_what_makes_none_where_it_is_tuned(adapter, tune, message, tmp_path):
@@ -497,6 +497,28 @@ def test_what_does_not_fit_the_model_is_refused_before_anything_runs(arm, messag
         oelm.run(study_from_dict(content), out=tmp_path / "runs")
     assert message in str(caught.value)
     assert not list((tmp_path / "runs").rglob("cell.json"))
+
+
+def test_importing_peft_is_silent_about_kernels_and_not_about_errors(tmp_path, monkeypatch, caplog):
+    """bitsandbytes, which PEFT imports, warned on every run where the processor has bfloat16."""
+    lines = ["import logging", "logger = logging.getLogger('bitsandbytes.backends.cpu.ops')"]
+    lines += ["logger.warning('please install kernels')", "logger.error('broken')"]
+    (tmp_path / "peft.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "peft")
+    _import_peft()
+    assert [record.message for record in caplog.records] == ["broken"]
+
+
+@pytest.mark.parametrize(("name", "names"), [("bert", "query, key, value, dense"), ("gpt2", "c_attn, c_proj, c_fc")])
+def test_modules_that_a_model_has_are_named(name, names):
+    with pytest.raises(oelm.ModelError, match=rf"nowhere[\s\S]*try +target_modules: \[{names}\], or some of them"):
+        adapted(name, kind="lora", r=2, target_modules=["nowhere"])
+
+
+def test_of_modules_that_cannot_be_adapted_all_others_are_named():
+    with pytest.raises(oelm.ModelError, match=r"try +target_modules: \[query, key, value, dense\], or some of them"):
+        adapted("bert", kind="lora", r=2, target_modules=["query", "LayerNorm"])
 
 
 def test_an_adapter_that_changes_the_weights_below_it_is_refused():

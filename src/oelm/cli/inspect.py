@@ -80,6 +80,8 @@ class ModelFacts:
     heads: list[Orthonormality] | None
     """None without weights."""
     replaced: ReplacedHead
+    treated: str | None
+    """The treatment in its `oelm.json`, in words; None without one."""
     spectra: Spectra | None = None
     """None unless it was asked for."""
     measured_on: str = ""
@@ -92,6 +94,7 @@ class ModelFacts:
             "weights": self.heads is not None,
             "new_weights": list(self.replaced.new),
             "dropped_weights": list(self.replaced.dropped),
+            "treated": self.treated,
             "counts": self.counts.to_dict(),
             "treatment": self.treatment.to_dict(),
             "saving": self.saving.to_dict(),
@@ -109,6 +112,7 @@ class ModelFacts:
         weights = "" if self.heads is not None else ", without weights"
         lines = [
             f"{self.class_name}  {self.model}{weights}",
+            *([] if self.treated is None else [f"treated when it was saved: {self.treated}"]),
             f"{counts.total:,} weights, {qk:,} of them Q/K ({100 * qk / counts.total:.3f} %), "
             f"{counts.buffers:,} in buffers",
             *_list_weights("not in the files, drawn at random", self.replaced.new),
@@ -167,6 +171,17 @@ def _as_dict(projection: Projection) -> dict[str, object]:
     }
 
 
+def _treatment_in(folder: str) -> str | None:
+    from oelm.heads.save import OELM_JSON, read_oelm_json
+
+    if not (Path(folder) / OELM_JSON).is_file():
+        return None
+    try:
+        return str(read_oelm_json(folder).treatment)
+    except FolderError:  # the heads can be looked at all the same
+        return f"unknown, as its {OELM_JSON} cannot be read (oelm audit {folder})"
+
+
 def _inspect(
     model: str | None, config: str | None, treatment: Treatment, *, spectrum: bool, sentences: list[str] | None
 ) -> ModelFacts:
@@ -189,6 +204,7 @@ def _inspect(
         projections=projections,
         heads=None if model is None else [head for one in projections for head in measure(one)],
         replaced=replaced_head(loaded),
+        treated=None if model is None else _treatment_in(model),
         spectra=spectra,
         measured_on=measured_on,
     )

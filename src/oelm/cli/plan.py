@@ -22,7 +22,10 @@ def plan(
     measure: Annotated[bool, typer.Option(help="Time a few steps for the estimate")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the cells, arm differences, counts and estimated time of a study"""
+    """Show the cells, arm differences, counts and estimated time of a study
+
+    Exit code: 0 planned, 2 not to be run here yet: data are missing, or an arm does not fit
+    """
     from oelm.cli.progress import show_progress
     from oelm.launch.plan import plan as make
 
@@ -35,3 +38,5 @@ def plan(
     with quiet_loading() if measure else nullcontext(), show_progress(1) as progress:
         planned = make(loaded, out=out, measure=measure, progress=progress)
     echo(json.dumps(planned.to_dict(), indent=2) if as_json else str(planned))
+    if planned.refused is not None:
+        raise typer.Exit(2)

@@ -26,6 +26,7 @@ from oelm.runs.lock import find_changes, read_lock
 from oelm.runs.record import Record, read_record
 from oelm.runs.status import read_state
 from oelm.study.load import load_study
+from oelm.study.plugins import consent_options
 from oelm.study.study import Study
 from oelm.train.progress import format_metrics
 
@@ -99,7 +100,7 @@ def _submit(study_run: StudyRun, backend: RemoteBackend, *, as_json: bool) -> No
     folder = study_run.folder
     echo(f"{len(job.cells)} cells of {study_run.study.name} were submitted to {job.on}. Then:")
     echo(f"  oelm status {folder} --watch\n  oelm logs {job.cells[0]} -f --runs {folder}")
-    echo(f"  oelm stop all --runs {folder}\n  oelm resume {folder}")
+    echo(f"  oelm stop all --runs {folder}\n  oelm resume {folder}{consent_options(study_run.study.plugins)}")
     if not backend.shares_folder:
         echo(f"  oelm fetch {folder}")
 
@@ -121,7 +122,7 @@ def _run_here(study_run: StudyRun, backend: LocalBackend, *, as_json: bool) -> N
     elif as_json:
         echo(json.dumps(results_as_dict(results), indent=2))
     else:
-        echo(f"{results}\n\nRecords: {study_run.folder}; report: oelm report {study_run.folder}")
+        echo(f"{results}\n\nRecords: {study_run.folder}; report: {study_run.report_command}")
     if any(read_state(study_run.folder / cell.folder) != "done" for cell in meant):
         raise typer.Exit(1)
 
@@ -140,7 +141,7 @@ def _print_records(study_run: StudyRun, *, as_json: bool) -> None:
             echo(f"  validation (step {last.step:,}): {format_metrics(last.metrics)}")
         if record is not None and record.error is not None:
             echo(f"  {record.error.what}")
-    echo(f"Test numbers are for the whole study: oelm report {study_run.folder}")
+    echo(f"Test numbers are for the whole study: {study_run.report_command}")
 
 
 def _as_dict(cell: str, record: Record | None) -> dict[str, object]:

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 
 from oelm.data.cache import MessageCallback, file_hash
 from oelm.data.tasks import Hub, Task
 from oelm.errors import DataError
+from oelm.hub import why_unreachable
 
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
 TEXTS = (".txt", ".text", ".md")
@@ -211,10 +213,12 @@ def _from_hub(task: Task) -> dict[str, tuple[Path, ...]]:
             return files
     except LocalEntryNotFoundError:
         pass
+    if why := why_unreachable():
+        raise _not_fetched(task, _hub_files(hub, _cached_snapshot(hub)), why)
     try:
         files = _hub_files(hub, Path(download()))
     except Exception as error:
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        why = f"{type(error).__name__}: {shorten(str(error), 200, placeholder=' ...')}"
         raise _not_fetched(task, _hub_files(hub, _cached_snapshot(hub)), why) from error
     # Offline, the client returns what is cached.
     if any(paths and not _has_all_parts(paths) for paths in files.values()):

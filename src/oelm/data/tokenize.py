@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from textwrap import shorten
 from typing import IO, Any, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ from oelm.data.splits import Division, SplitReader
 from oelm.data.tasks import Task
 from oelm.errors import DataError
 from oelm.facts import Overlap, TaskFacts
+from oelm.hub import why_not_fetched
 
 PrepareCallback = Callable[[str, int, int], None]
 """Called with (description, done, total) during a long computation; `total` is 0 where it is unknown."""
@@ -365,16 +367,15 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None) -> Any:
 
     if not Path(name).exists() and str(name).startswith((".", "/", "~")):
         raise DataError(f"tokenizer folder {name} does not exist")
+    hint = "data.tokenizer: {name: FOLDER}, or {train: bpe, vocab: 8192}"
+    if why := why_not_fetched(name):
+        raise DataError(f"cannot load a tokenizer from {name}", why=why, hint=hint)
     options = {"revision": revision} if revision else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(name), trust_remote_code=False, **options)
     except Exception as error:  # a library may raise anything about a folder
-        why = " ".join(str(error).split())[:200]
-        raise DataError(
-            f"cannot load a tokenizer from {name}",
-            why=f"{type(error).__name__}: {why}",
-            hint="data.tokenizer: {name: FOLDER}, or {train: bpe, vocab: 8192}",
-        ) from error
+        why = f"{type(error).__name__}: {shorten(str(error), 200, placeholder=' ...')}"
+        raise DataError(f"cannot load a tokenizer from {name}", why=why, hint=hint) from error
     if len(tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)) < 2:
         raise DataError(
             f"there is no tokenizer in {name}",

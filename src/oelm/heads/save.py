@@ -194,6 +194,8 @@ def read_oelm_json(folder: str | Path) -> SavedTreatment:
     if not path.is_file():
         inside = [Path(folder) / "model", Path(folder) / "model" / BASE]  # of a cell, and of one with an adapter
         saved_in = next((one for one in inside if (one / OELM_JSON).is_file()), None)
+        if saved_in is None:
+            check_model_folder(inside[0])  # which may hold an adapter alone
         raise FolderError(
             f"{folder} has no {OELM_JSON}: it was not saved with applied.save_pretrained",
             hint=f"oelm audit {saved_in}"

@@ -9,9 +9,9 @@ from typing import Literal
 
 from oelm.analysis.design import alpha_of, count_tests, without_power
 from oelm.analysis.tuning import read_best_point
-from oelm.errors import OelmError, StudyError, require
+from oelm.errors import MissingPart, OelmError, StudyError, require
 from oelm.facts import Counts
-from oelm.format import format_columns, format_duration, format_percent
+from oelm.format import format_columns, format_count, format_duration, format_percent
 from oelm.runs.layout import FINISHED, RUNS, Status
 from oelm.runs.lock import Lock, LockChanges, find_changes, make_lock, read_lock
 from oelm.runs.status import read_state, read_status
@@ -48,6 +48,9 @@ class Plan:
     estimate: CostEstimate | None
     not_estimated: str | None
     """Why there is no estimate."""
+    refused: str | None
+    """Why `oelm run` would refuse it on this machine, as far as measuring showed: data missing, an arm that does not
+    fit."""
     devices: dict[str, str]
     """By cell, what it was trained on, or would be trained on here."""
     lock: Lock
@@ -89,6 +92,7 @@ class Plan:
             "differences": self.differences,
             "estimate": None if self.estimate is None else asdict(self.estimate),
             "not_estimated": self.not_estimated,
+            "refused": self.refused,
             "seconds": self.seconds,
             "lock": {**asdict(self.lock), "sha256": self.lock.digest, "tests": count_tests(self.lock)},
             "is_locked": self.is_locked,
@@ -106,20 +110,25 @@ def plan(study: Study, *, out: str | Path = RUNS, measure: bool = True, progress
     lock = locked or make_lock(study)
     ordered = [*tuning_cells(study), *compared_cells(study)]
     estimate: CostEstimate | None = None
+    refused: str | None = None
     why: str | None = "leave out --no-measure for it, and for the counts"
     if measure:
         try:
             estimate, why = _measure(study, folder, progress or Progress()), None
-        except OelmError as error:
+        except MissingPart as error:  # where studies are only read and planned
             why = str(error)
+        except OelmError as error:
+            why = refused = str(error)
         except Exception as error:  # the plan is printed all the same
             why = f"{type(error).__name__}: {error}"
+    cells = [(cell, _status(study, cell, folder, lock.digest)) for cell in ordered]
     return Plan(
         study=study,
-        cells=[(cell, _status(study, cell, folder, lock.digest)) for cell in ordered],
+        cells=cells,
         differences=differences(study),
         estimate=estimate,
         not_estimated=why,
+        refused=refused if any(status not in FINISHED for _, status in cells) else None,
         devices=_devices(study, ordered, folder),
         lock=lock,
         is_locked=locked is not None,
@@ -219,21 +228,23 @@ def _format(plan: Plan) -> list[str]:
     lines.append("")
     changed = sum(status == "changed" for _, status in plan.cells)
     if changed:
-        lines.append(
-            f"{changed} cells were made with another study: `oelm run` will say what changed, and needs another --out"
-        )
+        whose = f"{format_count(changed, 'cell')} made with another study"
+        lines.append(f"{whose}: `oelm run` will say what changed, and needs another --out")
     done = len(plan.cells) - len(plan.missing) - changed
+    to_run = f"{format_count(len(plan.missing), 'cell')} to run, {done} done"
+    if plan.refused is not None:
+        return [*lines, to_run, f"this cannot run here yet: {plan.refused}"]
     if estimate is None:
-        lines.append(f"{len(plan.missing)} cells to run, {done} done; no estimate of the time: {plan.not_estimated}")
+        lines.append(f"{to_run}; no estimate of the time: {plan.not_estimated}")
         return lines
     sizes = ", ".join(f"{name} {size:,}" for name, size in estimate.sizes.items())
     cell_seconds = estimate.training_seconds + estimate.test_seconds
     nested = "; each seed tests the best of its own trials, which is not trained again" if is_nested(study) else ""
     lines += [
         f"examples: {sizes}",
-        f"a cell: {estimate.steps:,} steps of about {estimate.step_seconds:.2f} s, in all about "
+        f"a cell: {format_count(estimate.steps, 'step')} of about {estimate.step_seconds:.2f} s, in all about "
         f"{format_duration(cell_seconds)} on this machine",
-        f"{len(plan.missing)} cells to run, {done} done: about {format_duration(plan.seconds or 0.0)}{nested}",
+        f"{to_run}: about {format_duration(plan.seconds or 0.0)}{nested}",
     ]
     return lines
 

@@ -96,7 +96,7 @@ def submit_study(study_run: StudyRun, backend: RemoteBackend, *, log: Callable[[
     """Hand the missing cells over, all or none, and do not wait for them. `log` hears what is done for it."""
     job = study_run.job(backend)
     if not job.cells:
-        raise LaunchError(f"nothing is missing of {study_run.folder}", hint=f"oelm report {study_run.folder}")
+        raise LaunchError(f"nothing is missing of {study_run.folder}", hint=study_run.report_command)
     preflight(study_run, MessageProgress(log), is_remote=True)
     write_study(study_run)
     requests = clear_stop_requests(study_run)  # before: a task may start at once

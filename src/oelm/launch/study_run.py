@@ -28,6 +28,7 @@ from oelm.study.cells import (
     tuning_cells,
     tuning_seeds,
 )
+from oelm.study.plugins import consent_options
 from oelm.study.study import Study
 from oelm.train.progress import Progress
 
@@ -105,6 +106,10 @@ class StudyRun:
         """The study, for processes that run its cells, even if another version of it is started meanwhile."""
         text = json.dumps(self.study.to_dict(), sort_keys=True)
         return self.folder / f"study-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+
+    @property
+    def report_command(self) -> str:
+        return f"oelm report {self.folder}{consent_options(self.study.plugins)}"
 
     @property
     def is_named(self) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from oelm.errors import FolderError
 
 CONFIG = "config.json"
+_ADAPTER_CONFIG = "adapter_config.json"
 BASE = "base"  # the folder of a treated model, beside the adapter that is to be put on it
 # What libraries open in the folder of a model, tokenizer included.
 _READ = (".json", ".safetensors", ".txt", ".model", ".jinja")
@@ -54,14 +55,8 @@ def check_model_folder(name: str | Path) -> None:
     for file in files:
         if file.suffix in _READ:
             check_file(file)
-    if path / "adapter_config.json" in files:
-        raise FolderError(
-            f"{name} holds an adapter beside its model",
-            why="whether it is loaded depends on what is installed (PEFT), and so does what the model computes",
-            hint=f"{path / BASE}, the model below it"
-            if (path / BASE / CONFIG).is_file()
-            else "call merge_and_unload() and save the model to another folder, or remove adapter_config.json",
-        )
+    if path / _ADAPTER_CONFIG in files:
+        raise _adapter_error(path, has_model=path / CONFIG in files)
     if path / CONFIG in files:
         try:
             raw = json.loads((path / CONFIG).read_bytes())
@@ -70,6 +65,31 @@ def check_model_folder(name: str | Path) -> None:
                 f"no model configuration found at {name}", why=f"{CONFIG}: {type(error).__name__}: {str(error)[:200]}"
             ) from error
         check_config(raw, where=path / CONFIG)
+
+
+def _adapter_error(path: Path, *, has_model: bool) -> FolderError:
+    if has_model:
+        return FolderError(
+            f"{path} holds an adapter beside its model",
+            why="whether it is loaded depends on what is installed (PEFT), and so does what the model computes",
+            hint=f"call merge_and_unload() and save the model to another folder, or remove {_ADAPTER_CONFIG}",
+        )
+    below = str(path / BASE) if (path / BASE / CONFIG).is_file() else _base_of(path / _ADAPTER_CONFIG)
+    return FolderError(
+        f"{path} holds an adapter (PEFT), and no model",
+        why=f"it was trained on {below}" if below else f"{_ADAPTER_CONFIG} does not say which model it was trained on",
+        hint=f"{below or 'that model'}, the model below it;\n"
+        "or both as one: load it with PEFT, call merge_and_unload() and save the model to another folder",
+    )
+
+
+def _base_of(config: Path) -> str | None:
+    """The model that an adapter says it was trained on: a folder or a hub name."""
+    try:
+        name = json.loads(config.read_bytes())["base_model_name_or_path"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        return None
+    return name[:200] if isinstance(name, str) and name.isprintable() else None
 
 
 def check_file(path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from oelm.errors import FolderError
 from oelm.heads.freeze import in_task_head
+from oelm.hub import why_not_fetched
 from oelm.models.folder import Bounds, bounds_of, check_config, check_file, check_model_folder
 
 # A library may raise anything about a folder.
@@ -163,6 +165,8 @@ def load_config(name: str | Path, **options: Any) -> Any:
         check_model_folder(name)
     if not Path(name).exists() and (str(name).count("/") > 1 or str(name).startswith((".", "/", "~"))):
         raise FolderError(f"no model configuration found at {name}", why="no such file or folder")
+    if "cache_dir" not in options and (why := why_not_fetched(name)):
+        raise FolderError(f"no model configuration found at {name}", why=why, hint=_hint(name))
     try:
         raw, _ = PretrainedConfig.get_config_dict(str(name), **options)
         check_config(raw, where=name)
@@ -290,7 +294,7 @@ def _saved_class(config: Any) -> Any:
 def _brief(error: BaseException) -> str:
     """The first lines of a library's message, without its links and advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: " + " ".join(lines[:2])[:300]
+    return f"{type(error).__name__}: {shorten(' '.join(lines[:2]), 300, placeholder=' ...')}"
 
 
 def _hint(name: str | Path) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from oelm.errors import did_you_mean
+from oelm.format import format_count
 from oelm.study.problems import Problems, report_unknown, shorten
 
 Trains = Literal["all", "biases", "head", "norms"]
@@ -90,9 +91,11 @@ def rank_steps_problem(*, tinit: int, tfinal: int, total: int) -> str | None:
     least = max(tinit, 1) + tfinal + 1
     if total >= least:
         return None
+    taken = f", of which tinit takes {tinit} and tfinal {tfinal}" if tinit or tfinal else ""
+    other = ", or a smaller tinit or tfinal" if tinit or tfinal else ""
     return (
-        f"AdaLoRA has no step to take ranks away in: {total} steps, without tinit {tinit} and tfinal {tfinal}; "
-        f"use at least {least} steps, or a smaller tinit or tfinal"
+        f"AdaLoRA has no step to take ranks away in: the budget is {format_count(total, 'step')}{taken}; "
+        f"use at least {least}{other}"
     )
 
 

@@ -152,7 +152,8 @@ def differences(study: Study) -> dict[str, dict[str, object]]:
 
 def _method(arm: Arm) -> dict[str, object]:
     adapter = arm.adapter.to_dict() if arm.adapter is not None else None
-    return {**arm.treatment.to_dict(), "adapter": adapter, "trains": arm.trains}
+    trains = "adapter" if adapter is not None else arm.trains  # of the model itself, an adapter trains nothing
+    return {**arm.treatment.to_dict(), "adapter": adapter, "trains": trains}
 
 
 def _departures(study: Study, arm: Arm) -> dict[str, object]:

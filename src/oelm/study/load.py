@@ -7,7 +7,8 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
@@ -75,10 +76,20 @@ def _find(path: str | Path) -> Path:
     if str(path) in shipped:
         return shipped[str(path)]
     if file.is_dir():
-        raise StudyError(f"{path} is a folder, not a study file")
+        inside = next(_study_files(file), None)
+        hint = f"a study file: {inside}" if inside else "a study file, or the name of a shipped one: oelm studies ls"
+        raise StudyError(f"{path} is a folder, not a study file", hint=hint)
     if os.path.lexists(file):
         raise StudyError(f"{path} is not a study file", why="it is a link to nothing, a pipe or something else")
-    raise StudyError(f"there is no study file {path}{did_you_mean(file.stem, shipped)}", hint="oelm studies ls")
+    beside = did_you_mean(file.name, (one.name for one in _study_files(file.parent)))
+    guess = beside or did_you_mean(file.stem, shipped)
+    raise StudyError(f"there is no study file {path}{guess}", hint=None if beside else "oelm studies ls")
+
+
+def _study_files(folder: Path) -> Iterator[Path]:
+    """What looks like a study in a folder."""
+    with suppress(OSError, ValueError):  # it is not there, or may not be looked into
+        yield from sorted(one for one in folder.iterdir() if one.suffix in (".yaml", ".yml"))
 
 
 def _validate_study(raw: dict[str, Any], problems: Problems, *, where: str, skip_plugins: bool = False) -> Study:

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
@@ -64,6 +65,21 @@ def plugin_arguments(names: Iterable[str]) -> list[str]:
     return [word for name in names for word in ("--plugin", plugin_file(name) or name)]
 
 
+def consent_options(names: Iterable[str]) -> str:
+    """The end of a command that the user is to type: consent as it was given here, and none to what is trusted."""
+    agreed, trusted, here = _agreed_here(), _trusted(), Path.cwd()
+    words = []
+    for name in names:
+        file = next((Path(one) for one in agreed if one.endswith(".py") and Path(one).stem == name), None)
+        if name in trusted:
+            continue
+        if name in agreed or file is None:
+            words += ["--plugin", name]
+        else:
+            words += ["--plugin", f"./{file.relative_to(here)}" if file.is_relative_to(here) else str(file)]
+    return f" {shlex.join(words)}" if words else ""
+
+
 def plugin_file(name: str) -> str | None:
     """The file of an imported plugin that is a single one; None for a package, which must be installed."""
     module = sys.modules.get(name)
@@ -109,6 +125,7 @@ def _not_agreed(names: Sequence[str]) -> StudyError:
         f"the study needs the plugin{'s' if len(names) > 1 else ''} {', '.join(names)}; nothing was imported",
         why="a plugin is code that runs with your rights, so a study file cannot import one by itself",
         hint=f"if you trust it: {' '.join(f'--plugin {name}' for name in names)} (or --plugin ./{one}.py), once;\n"
+        f"in Python: import {one}, before this;\n"
         f"or always: a line '- {one}' in {trusted_plugins_file()}",
     )
 

@@ -1,6 +1,7 @@
 """Adapters: the model of an arm, with an adapter of PEFT or with all frozen but a part; and how it is saved."""
 
 import copy
+import logging
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -93,8 +94,7 @@ def _add_adapter(
     model: nn.Module, adapter: Adapter, *, head: Mapping[str, nn.Parameter], task: Task, seed: int
 ) -> nn.Module:
     require("adapters", needed_by=f"an adapter ({adapter.kind})")
-    import peft
-
+    peft = _import_peft()
     before = [(parameter, fingerprint(parameter)) for parameter in model.parameters() if not parameter.is_meta]
     new_head = sum(parameter.numel() for parameter in head.values())
     inside = f"{getattr(model, 'base_model_prefix', '')}."
@@ -106,6 +106,7 @@ def _add_adapter(
     }
     if adapter.kind == "adalora":
         options["total_step"] = 2**31  # until the loop knows it
+    names = _linear_names(model)  # as long as it has no others
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what it sets right by itself: `fan_in_fan_out`
@@ -113,7 +114,9 @@ def _add_adapter(
             adapted: nn.Module = peft.get_peft_model(model, getattr(peft, KINDS[adapter.kind])(**options))
     except Exception as error:  # a library may raise anything about its options
         what = f"PEFT cannot add the adapter to a {type(model).__name__}"
-        raise ModelError(what, where=f"adapter: {adapter}", why=" ".join(str(error).split())[:300]) from error
+        why = " ".join(str(error).split())[:300]
+        hint = f"target_modules: [{', '.join(names)}], or some of them" if "target" in why.lower() else None
+        raise ModelError(what, where=f"adapter: {adapter}", why=why, hint=hint) from error
     config: Any = adapted.peft_config["default"]  # type: ignore[index]
     if adapter.kind == "adalora" and config.init_r <= config.target_r:
         raise ModelError(
@@ -133,6 +136,25 @@ def _add_adapter(
     if sum(parameter.numel() for parameter in saved) != new_head:
         raise ModelError("PEFT trains another task head than the model's", where=f"{sorted(head)}")
     return adapted
+
+
+def _import_peft() -> Any:
+    """Of what is imported with it, bitsandbytes warns on some machines that kernels are missing, for quantized models;
+    nothing else is silenced."""
+    logger = logging.getLogger("bitsandbytes.backends.cpu.ops")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        import peft
+    finally:
+        logger.setLevel(level)
+    return peft
+
+
+def _linear_names(model: nn.Module) -> list[str]:
+    """What `target_modules` may name: the linear layers of the blocks, by the last part of their names; ten at most."""
+    paths = [name.split(".") for name, module in model.named_modules() if type(module).__name__ in ("Linear", "Conv1D")]
+    return list(dict.fromkeys(path[-1] for path in paths if any(map(str.isdecimal, path))))[:10]
 
 
 # -- saving --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from oelm.errors import OelmError
-from oelm.format import escape_controls, format_duration
+from oelm.format import escape_controls, format_count, format_duration
 from oelm.runs.files import open_to_append
 from oelm.runs.status import CellStatus
 from oelm.study.cells import Cell
@@ -87,10 +87,11 @@ class CellTimer:
 
 
 class LineProgress(Progress):
-    """A line where something happened, to whatever takes lines."""
+    """A line where something happened, to whatever takes lines. The log of a cell knows of no other cells (None)."""
 
-    def __init__(self, number_of_cells: int, write: Callable[[str], None]):
-        self.times = CellTimer(number_of_cells)
+    def __init__(self, number_of_cells: int | None, write: Callable[[str], None]):
+        self.times = CellTimer(number_of_cells or 1)
+        self._is_of_study = number_of_cells is not None
         self._write = write
         self._cell: Cell | None = None
         self._shown = set[str]()
@@ -107,15 +108,13 @@ class LineProgress(Progress):
     def on_cell_start(self, cell: Cell, *, step: int, total: int) -> None:
         self._cell = cell
         self.times.begins(step, total)
-        self.on_message(f"[{self.times.done + 1}/{self.times.cells}] {cell}: {total:,} steps")
+        place = f"[{self.times.done + 1}/{self.times.cells}] " if self._is_of_study else ""
+        self.on_message(f"{place}{cell}: {format_count(total, 'step')}")
 
     def on_evaluation_end(self, step: int, metrics: dict[str, float]) -> None:
         left, study = self.times.left_of_cell(step), self.times.left_of_study(step)
-        eta = (
-            f"; {format_duration(left)} left, {format_duration(study)} for the study"
-            if left is not None and study
-            else ""
-        )
+        eta = f"; {format_duration(left)} left" if left is not None and study else ""
+        eta += f", {format_duration(study)} for the study" if eta and study and self._is_of_study else ""
         self.on_message(f"  {self._cell} step {step:,}: validation {format_metrics(metrics)}{eta}")
 
     def on_cell_end(self, cell: Cell, *, status: str, seconds: float | None = None) -> None:
@@ -158,7 +157,7 @@ def log_to_file(progress: Progress, path: Path) -> Iterator[Progress]:
 
     with file:
         try:
-            yield Tee(progress, LineProgress(1, write))
+            yield Tee(progress, LineProgress(None, write))
         except OelmError as error:
             write(f"{type(error).__name__}: {error}")
             raise
