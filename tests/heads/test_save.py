@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import make_dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def forge(folder, change, *, format=2):
     data = json.loads(path.read_text())
     del data["format"], data["sha256"]
     change(data)
-    content = make_dataclass("Forged", data)
+    content = make_dataclass("Forged", [(name, Any) for name in data])
     path.write_text(FileType("oelm.json", content, format=format, has_checksum=True).dumps(content(**data)))
 
 
