@@ -134,8 +134,8 @@ def test_a_classifier_has_no_such_head(made):
 def test_without_a_bench_it_says_how_to_get_one(tmp_path):
     content = build_content(read_results(make_runs(tmp_path, study_of(seeds=[0]), examples=60, steps=10)))
     (only,) = times_of(content)
-    assert only.text.en.endswith("oelm bench made/study.json")
-    assert only.text.zh.endswith("oelm bench made/study.json")
+    assert only.text.en.endswith("oelm bench RUNS/made/study.json")
+    assert only.text.zh.endswith("oelm bench RUNS/made/study.json")
 
 
 def test_a_damaged_bench_is_named_where_all_else_is(small):
