@@ -85,7 +85,7 @@ def test_what_is_counted_is_what_the_real_model_has():
         study = load_study(name)
         found = {name: count_arm(study, name) for name, arm in study.arms.items() if not arm.freezes_backbone}
         if None in found.values():
-            assert study.recipe.data.tokenizer.train == "bpe", "its vocabulary is known when it is trained"
+            assert study.recipe.data.tokenizer.train is not None, "its vocabulary is known when it is trained"
             continue
         model = model_of(study)
         real = oelm.count(model)

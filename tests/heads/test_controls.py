@@ -45,6 +45,18 @@ def test_zero_is_uniform_attention_and_nothing_else_moves(family):
             assert not projection.has_bias or not projection.bias_rows(head).any()
 
 
+def test_the_norms_of_zero_queries_and_keys_need_not_move():
+    """Nothing reaches them but weight decay, which norms often do not have."""
+    family = next(family for family in zoo.FAMILIES if family.name == "oelm-gpt-qk-norm")
+    model = family.model()
+    applied = oelm.apply(model, init="zero", freeze="qk")
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0)
+    for _ in range(2):
+        family.loss(model).backward()
+        optimizer.step()
+    applied.audit(optimizer=optimizer).check()
+
+
 def test_bert_looks_at_everything_alike_without_queries_and_keys():
     model = BERT.model().eval()
     oelm.apply(model, init="zero", freeze="qk")

@@ -127,3 +127,34 @@ def test_the_small_gpt_has_norms_of_queries_and_keys_if_the_recipe_says_so():
     assert hasattr(normed.model.blocks[0].attention, "q_norm")
     with pytest.raises(TreatmentError, match="q/k norms"):
         oelm.apply(normed, init="frames", freeze="qk")
+
+
+def test_sizes_go_before_those_of_a_preset():
+    """What is left out is that of the preset, or follows from the rest."""
+    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+
+    def built(**recipe):
+        config = build("oelm-gpt", **recipe).config
+        return tuple(getattr(config, name) for name in sizes)
+
+    assert built(preset="mini-128") == (2, 128, 4, 512, 256)
+    assert built(preset="mini-128", layers=1, context=64) == (1, 128, 4, 512, 64)
+    assert built(preset="mini-128", width=32) == (2, 32, 4, 128, 256)
+    assert built(layers=1, width=16, heads=2) == (1, 16, 2, 64, 16), "as long as the data"
+    assert built(layers=1, width=16, heads=2, ffn=24, context=4096) == (1, 16, 2, 24, 4096)
+
+
+def test_a_long_sequence_takes_no_square_of_memory_and_is_the_same_with_checkpointing():
+    model = build("oelm-gpt", layers=1, width=16, heads=2, context=4096, dropout=0.0)
+    assert model.config._attn_implementation == "sdpa"
+    model.train()
+    tokens = torch.arange(4096)[None] % 50
+    kept = []
+    # What autograd saves for the backward pass; a map of 2 heads would be 2 * 4096**2 numbers.
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda saved: kept.append(saved.numel()) or saved, lambda saved: saved
+    ):
+        plain = model(input_ids=tokens).logits
+    assert max(kept) < 4096 * 200
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    assert torch.equal(model(input_ids=tokens).logits, plain)

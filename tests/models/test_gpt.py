@@ -603,6 +603,10 @@ def test_bad_values_given_while_loading_are_refused(tmp_path: Path) -> None:
         ("mini-128", (2, 128, 4, 512, 256)),
         ("mini-256", (4, 256, 8, 1024, 256)),
         ("medium-512", (6, 512, 8, 2048, 512)),
+        ("gpt2-768", (12, 768, 12, 3072, 1024)),
+        ("gpt2-1024", (24, 1024, 16, 4096, 1024)),
+        ("gpt2-1280", (36, 1280, 20, 5120, 1024)),
+        ("gpt2-1600", (48, 1600, 25, 6400, 1024)),
     ],
 )
 def test_presets(name: str, sizes: tuple[int, ...]) -> None:

@@ -129,11 +129,34 @@ def test_all_problems_are_said_together(load):
         ({"recipe/data/pair_separator": " "}, r"recipe\.data\.pair_separator +task 'sst2' has no pairs"),
         ({"recipe/data/path": 5}, r"recipe\.data\.path +must be a valid string, got 5"),
         ({"recipe/data/tokenizer": {"vocab": 300}}, r"recipe\.data\.tokenizer +say either `name` or `train`"),
+        (
+            {"recipe/data/tokenizer": {"train": "bpe", "revision": "main"}},
+            r"recipe\.data\.tokenizer +`revision` goes with `name`",
+        ),
         ({"recipe/model/preset": "mini-128"}, r"recipe\.model\.preset +goes with the model 'oelm-gpt'"),
         ({"recipe/model/qk_norm": True}, r"recipe\.model\.qk_norm +goes with the model 'oelm-gpt'"),
         (
             {"recipe/model/name": "oelm-gpt"},
             r"(?s)recipe\.model\.preset +is missing.*recipe\.data\.tokenizer +'oelm-gpt'",
+        ),
+        ({"recipe/model/width": 64}, r"recipe\.model\.width +goes with the model 'oelm-gpt'"),
+        (
+            {"recipe/model": {"name": "oelm-gpt", "layers": 2}},
+            r"recipe\.model\.preset +is missing: mini-128, .*gpt2-1600; or say width, heads",
+        ),
+        (
+            {"recipe/model": {"name": "oelm-gpt", "preset": "mini-128", "heads": 3}},
+            r"recipe\.model\.heads +width 128 is not a multiple of 3 heads",
+        ),
+        (
+            {"recipe/model": {"name": "oelm-gpt", "preset": "mini-128", "context": 64}},
+            r"recipe\.data\.max_length +\d+ exceeds the model's context of 64 tokens",
+        ),
+        ({"recipe/data/synthetic": {"pairs": 3}}, r"recipe\.data\.synthetic +task 'sst2' is not made; .* recall, ind"),
+        ({"recipe/data/task": "recall", "recipe/data/path": "x"}, r"recipe\.data\.path +task 'recall' makes its own"),
+        (
+            {"recipe/data/task": "recall", "recipe/data/synthetic": {"pairs": 9}},
+            r"recipe\.data\.synthetic\.pairs +must be less than or equal to 7",
         ),
         ({"arms": {"only": {}}}, r"arms +a comparison needs at least two, got 1"),
         ({"arms": ["a", "b"]}, r"arms +must be a mapping"),

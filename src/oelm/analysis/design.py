@@ -15,6 +15,7 @@ from oelm.metrics import find_metric
 from oelm.study.cells import both_stages, flatten
 from oelm.study.overrides import apply_overrides
 from oelm.study.recipe import WITHOUT_EFFECT, ModelConfig, Recipe
+from oelm.study.sizes import PRESET_SIZES
 from oelm.study.study import Study, Value
 from oelm.treatment import Treatment
 
@@ -122,7 +123,7 @@ def planned_design(study: Study) -> Design:
         against=study.compare.baseline,
         pairs=hypothesis_pairs(study),
         pretrained=is_pretrained(study.recipe.model),
-        width=model_width(study.recipe.model.preset),
+        width=model_width(study.recipe.model),
         same_split=_same_path(study.recipe.data.path),
         metric=study.compare.metric,
         min_effect=study.compare.margin,
@@ -205,6 +206,7 @@ def _trials(grid: Mapping[str, tuple[Value, ...]], seeds: int) -> int:
     return number
 
 
-def model_width(preset: str | None) -> int | None:
-    """Of our own GPT, whose presets are named for it; of other models it is not known before they are loaded."""
-    return None if preset is None else int(preset.rpartition("-")[2])
+def model_width(model: ModelConfig) -> int | None:
+    """Of our own GPT; of other models it is not known before they are loaded."""
+    preset = None if model.preset is None else PRESET_SIZES[model.preset].width
+    return model.width or preset

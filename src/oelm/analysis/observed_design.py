@@ -50,7 +50,7 @@ def observed_design(results: Results) -> Design:
         against=study.compare.baseline,
         pairs=hypothesis_pairs(study),
         pretrained=next((is_pretrained(record.spec.recipe.model) for record in results.records.values()), None),
-        width=model_width(study.recipe.model.preset),
+        width=model_width(study.recipe.model),
         same_split=_same_split(results),
         metric=study.compare.metric,
         min_effect=study.compare.margin,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from oelm.data.tasks import TASKS
 from oelm.facts import Counts
 from oelm.study.recipe import Recipe
+from oelm.study.sizes import gpt_sizes, missing_sizes
 from oelm.study.study import Study
 from oelm.treatment import Treatment, select_layers
 
@@ -61,19 +62,20 @@ _BERTS = {
 
 
 def _gpt(recipe: Recipe) -> Shape | None:
-    """Of the published size; its vocabulary is that of the tokenizer."""
+    """Of any size; its vocabulary is that of the tokenizer."""
     tokenizer = recipe.data.tokenizer
     vocabulary = _VOCABULARIES.get(tokenizer.name or "") if tokenizer is not None else None
-    if recipe.model.preset != "medium-512" or recipe.model.qk_norm or vocabulary is None:
+    if missing_sizes(recipe.model) or recipe.model.qk_norm or vocabulary is None:
         return None
+    sizes = gpt_sizes(recipe.model, max_length=recipe.data.max_length)
     return Shape(
-        layers=6,
-        width=512,
-        ffn=2048,
-        positions=512,
+        layers=sizes.layers,
+        width=sizes.width,
+        ffn=sizes.ffn,
+        positions=sizes.context,
         vocabulary=vocabulary,
         attention_bias=False,
-        once=2 * 512,  # the last norm; the head of a language model is tied to its embeddings
+        once=2 * sizes.width,  # the last norm; the head of a language model is tied to its embeddings
     )
 
 

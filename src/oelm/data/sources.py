@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from oelm.data.cache import MessageCallback, file_hash
+from oelm.data.synthetic import make_files
 from oelm.data.tasks import Hub, Task
 from oelm.errors import DataError
 from oelm.hub import why_unreachable
@@ -53,8 +54,13 @@ class Source:
             raise DataError(f"cannot read {error.filename}", why=error.strerror) from error
 
 
-def find_source(task: Task, path: str | Mapping[str, str] | None) -> Source:
-    """The files of a task: those at `path`, those it names itself, those of its package, or those on the hub."""
+def find_source(task: Task, path: str | Mapping[str, str] | None, *, pairs: int = 4, seed: int = 0) -> Source:
+    """The files of a task: those at `path`, those it names itself, those of its package, or those on the hub.
+
+    Those of a synthetic task are made, with so many `pairs` in an example, from the `seed`.
+    """
+    if task.synthetic:
+        return Source(task=task, files=make_files(task.name, pairs=pairs, seed=seed), local=False)
     path = task.path if path is None else path
     if path is not None:
         return Source(task=task, files=_local(task, path), local=True)

@@ -36,6 +36,8 @@ class Task:
     them, nor a hub, a study must give its own."""
     package: str | None = None
     """A Python package that brings the rows."""
+    synthetic: bool = False
+    """Whether the rows are made (`data/synthetic.py`), and nothing has to be read."""
     columns: tuple[str, ...] = ("text",)
     """Of the text: one, or two for pairs. In a local file `text`, or `text_a` and `text_b`, will do as well."""
     label: str = "label"
@@ -64,7 +66,7 @@ class Task:
     @property
     def has_files(self) -> bool:
         """Whether it says itself where its rows are."""
-        return self.hub is not None or self.package is not None or self.path is not None
+        return self.synthetic or self.hub is not None or self.package is not None or self.path is not None
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -99,6 +101,14 @@ def _wikitext(name: str) -> Task:
     )
 
 
+def _synthetic(name: str, labels: tuple[str, ...]) -> Task:
+    return Task(
+        name=name, kind="classification", synthetic=True, labels=labels, validation="validation", test=("test",)
+    )
+
+
+LETTERS = tuple("abcdefgh")
+DIGITS = tuple("01234567")
 _NLI = ("entailment", "neutral", "contradiction")
 _SENTIMENT = ("negative", "positive")
 _IMDB = "e6281661ce1c48d982bc483cf8a173c1bbeb5d31"
@@ -173,6 +183,8 @@ TASKS: dict[str, Task] = {
             held_out=5000,
         ),
         Task(name="text", kind="language-modeling", metric="perplexity", held_out=1000),
+        _synthetic("recall", DIGITS),
+        _synthetic("induction", LETTERS),
     )
 }
 
@@ -190,6 +202,8 @@ TEST_EXAMPLES = {
     "xnli-en": 5010,
     "trec": 500,
     "rotten_tomatoes": 853,
+    "recall": 2000,
+    "induction": 2000,
 }
 
 

@@ -33,6 +33,7 @@ PrepareCallback = Callable[[str, int, int], None]
 _FORMAT = 2  # of the cache; a change of what is written here needs a new number
 _BATCH_TEXTS = 1000  # tokenized at a time
 _BLOCK = 2**20  # tokens looked at together
+_UNKNOWN = "<|unknown|>"  # a word that no training text has
 _STRETCHES = 50  # at most, of a text without documents
 _BATCH_CHARACTERS = 2**19  # of language modeling tokenized at a time: a million take 100 to 200 MB
 
@@ -232,6 +233,12 @@ def _write_examples(
             parts.append(pa.table({**columns, "label": rows["label"], "row": rows["row"]}))
             done += rows.num_rows
             progress("tokenizing", done, total)
+        if cut[name] and reader.task.synthetic:
+            raise DataError(
+                f"max_length {max_length} cuts examples of task '{reader.task.name}', which end with what they ask for",
+                where="recipe.data.max_length",
+                hint="a longer one, and tokenizer: {train: words}",
+            )
         combined = pa.concat_tables(parts).combine_chunks()
         with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as sink, pa.ipc.new_file(sink, combined.schema) as writer:
             writer.write_table(combined, max_chunksize=combined.num_rows)
@@ -392,30 +399,47 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None) -> Any:
 
 
 def train_tokenizer(
-    texts: Callable[[], Iterable[str]], *, vocab: int, made_from: Any, log: MessageCallback = lambda text: None
+    texts: Callable[[], Iterable[str]],
+    *,
+    kind: Literal["bpe", "words"] = "bpe",
+    vocab: int,
+    made_from: Any,
+    log: MessageCallback = lambda text: None,
 ) -> Any:
-    """A byte-level BPE trained on `texts`; cached by `made_from`, JSON data that identifies them."""
+    """A byte-level BPE, or a vocabulary of words, trained on `texts`; cached by `made_from`, JSON data that identifies
+    them."""
 
     def make(folder: Path) -> None:
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=vocab,
-            special_tokens=[END_OF_TEXT],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
+        tokenizer, trainer = _untrained(kind, vocab)
         tokenizer.train_from_iterator(texts(), trainer)
         tokenizer.save(str(folder / "tokenizer.json"))
 
-    folder = cached_dir("tokenizers", {"bpe": vocab, "from": made_from}, make, log=log)
+    folder = cached_dir("tokenizers", {kind: vocab, "from": made_from}, make, log=log)
     from transformers import PreTrainedTokenizerFast
 
+    unknown = {"unk_token": _UNKNOWN} if kind == "words" else {}
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
-        tokenizer_file=str(folder / "tokenizer.json"), eos_token=END_OF_TEXT, pad_token=END_OF_TEXT
+        tokenizer_file=str(folder / "tokenizer.json"), eos_token=END_OF_TEXT, pad_token=END_OF_TEXT, **unknown
+    )
+
+
+def _untrained(kind: Literal["bpe", "words"], vocab: int) -> tuple[Any, Any]:
+    """(tokenizer, what trains it)."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    if kind == "words":
+        tokenizer = Tokenizer(models.WordLevel(unk_token=_UNKNOWN))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        special = [END_OF_TEXT, _UNKNOWN]
+        return tokenizer, trainers.WordLevelTrainer(vocab_size=vocab, special_tokens=special, show_progress=False)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
 
 

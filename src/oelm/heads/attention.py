@@ -175,10 +175,15 @@ def _attention(
     return _LayerLogits(query_BHTD @ key_BHSD.mT * _scale(layer["q"]), allowed_BTS)
 
 
+def find_norm(projection: Projection) -> nn.Module | None:
+    """What normalizes the queries or the keys after their projection, if anything does."""
+    found = (getattr(projection.attention, name, None) for name in _NORMS[projection.role])
+    return next((one for one in found if isinstance(one, nn.Module)), None)
+
+
 def _normalized(projection: Projection, heads_BHTD: Tensor) -> Tensor | None:
     """Queries or keys as they meet; None if they are not normalized head by head."""
-    found = (getattr(projection.attention, name, None) for name in _NORMS[projection.role])
-    norm = next((one for one in found if isinstance(one, nn.Module)), None)
+    norm = find_norm(projection)
     if norm is None:
         return heads_BHTD
     weight = getattr(norm, "weight", None)

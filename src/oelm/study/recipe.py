@@ -11,6 +11,7 @@ _Text = Annotated[str, Len(1)]
 _Positive = Annotated[int, Ge(1)]
 _Fraction = Annotated[float, Interval(ge=0, lt=1)]
 
+SIZE_FIELDS = ("layers", "width", "heads", "ffn", "context")
 BUDGET_FIELDS = ("epochs", "steps", "tokens")
 
 
@@ -20,8 +21,20 @@ class ModelConfig(ForbidExtra):
     """`oelm-gpt`, a packaged model (`minilm-l6`), a folder, or a hub name."""
     revision: str | None = None
     """Commit, tag or branch of a hub name."""
-    preset: Literal["mini-128", "mini-256", "medium-512"] | None = None
-    """Sizes of `oelm-gpt`."""
+    preset: Literal["mini-128", "mini-256", "medium-512", "gpt2-768", "gpt2-1024", "gpt2-1280", "gpt2-1600"] | None = (
+        None
+    )
+    """Sizes of `oelm-gpt`; those of GPT-2 go up to XL. What is said below goes before it."""
+    layers: _Positive | None = None
+    """Of `oelm-gpt`; without a preset, it, `width` and `heads` must be said."""
+    width: _Positive | None = None
+    """Of `oelm-gpt`: a multiple of `heads`."""
+    heads: _Positive | None = None
+    """Of `oelm-gpt`, in every layer."""
+    ffn: _Positive | None = None
+    """Of `oelm-gpt`: width of the feed-forward layers; left out, that of the preset, or four times another `width`."""
+    context: Annotated[int, Ge(2)] | None = None
+    """Of `oelm-gpt`: the most tokens of a sequence; left out, that of the preset, or `data.max_length`."""
     causal: bool = True
     """Of `oelm-gpt`: whether a token sees only those before it."""
     pooling: Literal["last", "mean"] = "last"
@@ -33,19 +46,40 @@ class ModelConfig(ForbidExtra):
     from_scratch: bool = False
     """Take only the configuration of `name` and draw the weights anew. `oelm-gpt` always does."""
 
+    @property
+    def size(self) -> str:
+        """Of `oelm-gpt`, in a few words: its preset, and what departs from it."""
+        said = [f"{name} {value}" for name in SIZE_FIELDS if (value := getattr(self, name)) is not None]
+        return ", ".join([*([self.preset] if self.preset else []), *said])
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig(ForbidExtra):
     name: str | None = None
     """A folder or hub name."""
-    train: Literal["bpe"] | None = None
-    """Train one on the training split, instead of taking one by name."""
+    revision: str | None = None
+    """Commit, tag or branch of a hub name."""
+    train: Literal["bpe", "words"] | None = None
+    """Train one on the training split, instead of taking one by name: on bytes that are merged (BPE), or one token for
+    every word between spaces."""
     vocab: Annotated[int, Ge(257)] = 8192
-    """Entries of a trained one: 256 bytes, the end of text, and merges."""
+    """Entries of a trained one: 256 bytes, the end of text, and merges; of words, at most as many."""
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.train is None):
             raise ValueError("say either `name` or `train`")
+        if self.revision is not None and self.name is None:
+            raise ValueError("`revision` goes with `name`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyntheticConfig(ForbidExtra):
+    """Of the tasks `recall` and `induction`, whose examples are made."""
+
+    pairs: Annotated[int, Interval(ge=2, le=7)] = 4
+    """In an example: more are harder. Without attention one answer in as many is right."""
+    seed: Annotated[int, Ge(0)] = 0
+    """Of the examples, which are the same for every arm and seed of the study."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +104,8 @@ class DataConfig(ForbidExtra):
     """Text between the two parts of a pair, for a tokenizer that has no form for pairs."""
     tokenizer: TokenizerConfig | None = None
     """Left out, the model's own."""
+    synthetic: SyntheticConfig | None = None
+    """Of a synthetic task; left out, its defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from oelm.errors import did_you_mean
 from oelm.study.optimizers import OPTIMIZERS
 from oelm.study.overrides import in_order, set_path
 from oelm.study.problems import Problems, validate
-from oelm.study.recipe import BUDGET_FIELDS, DataConfig, OptimizerConfig, Recipe
+from oelm.study.recipe import BUDGET_FIELDS, SIZE_FIELDS, DataConfig, OptimizerConfig, Recipe
+from oelm.study.sizes import PRESET_SIZES, gpt_sizes, missing_sizes
 
 
 def check_recipe(recipe: Recipe, problems: Problems) -> None:
@@ -20,17 +21,33 @@ def check_recipe(recipe: Recipe, problems: Problems) -> None:
         return
     _check_data(recipe.data, task, problems)
     ours = recipe.model.name == "oelm-gpt"
-    for field in ("preset", "pooling", "causal", "qk_norm"):
+    for field in ("preset", *SIZE_FIELDS, "pooling", "causal", "qk_norm"):
         if not ours and getattr(recipe.model, field) != type(recipe.model).__dataclass_fields__[field].default:
             problems.add(f"recipe.model.{field}", f"goes with the model 'oelm-gpt', not with '{recipe.model.name}'")
-    if ours and recipe.model.preset is None:
-        problems.add("recipe.model.preset", "is missing: mini-128, mini-256 or medium-512")
+    if ours:
+        _check_sizes(recipe, problems)
     if ours and recipe.data.tokenizer is None:
         problems.add(
             "recipe.data.tokenizer", "'oelm-gpt' has none of its own: {train: bpe, vocab: 8192} or {name: ...}"
         )
     if ours and task.kind == "language-modeling" and not recipe.model.causal:
         problems.add("recipe.model.causal", f"task '{task.name}' predicts the next token: it needs causal attention")
+
+
+def _check_sizes(recipe: Recipe, problems: Problems) -> None:
+    model, max_length = recipe.model, recipe.data.max_length
+    if missing := missing_sizes(model):
+        either = ", ".join(PRESET_SIZES)
+        problems.add("recipe.model.preset", f"is missing: {either}; or say {', '.join(missing)}")
+        return
+    sizes = gpt_sizes(model, max_length=max_length)
+    if sizes.width % sizes.heads:
+        problems.add("recipe.model.heads", f"width {sizes.width} is not a multiple of {sizes.heads} heads")
+    if max_length > sizes.context:
+        problems.add(
+            "recipe.data.max_length",
+            f"{max_length} exceeds the model's context of {sizes.context} tokens: max_length={sizes.context}",
+        )
 
 
 def _check_data(data: DataConfig, task: Task, problems: Problems) -> None:
@@ -42,6 +59,13 @@ def _check_data(data: DataConfig, task: Task, problems: Problems) -> None:
     if data.path is None and not task.has_files:
         what = "text" if task.kind == "language-modeling" else "examples"
         problems.add("recipe.data.path", f"task '{task.name}' needs a folder or file of {what}")
+    if data.path is not None and task.synthetic:
+        problems.add("recipe.data.path", f"task '{task.name}' makes its own examples, and reads no files")
+    if data.synthetic is not None and not task.synthetic:
+        made = ", ".join(name for name, one in TASKS.items() if one.synthetic)
+        problems.add("recipe.data.synthetic", f"task '{task.name}' is not made; these are: {made}")
+    if data.group is not None and task.synthetic:
+        problems.add("recipe.data.group", f"examples of task '{task.name}' are made one by one: they have no groups")
     if data.group is not None and task.kind == "language-modeling":
         problems.add("recipe.data.group", f"task '{task.name}' is text: whole documents are held out")
     if data.pair_separator is not None and not task.pairs:

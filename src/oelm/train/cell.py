@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oelm.data.sources import find_source
+from oelm.data.sources import Source, find_source
 from oelm.data.splits import SplitReader
 from oelm.data.tasks import task_named
 from oelm.data.tokenize import TokenizedTask, load_tokenizer, tokenize_task, train_tokenizer
@@ -27,7 +27,7 @@ from oelm.runs.record import Failure, ModelScores, Record, Which, read_record, w
 from oelm.runs.steps import read_written_steps
 from oelm.runs.train_state import TrainState
 from oelm.study.cells import CellSpec
-from oelm.study.recipe import Recipe
+from oelm.study.recipe import DataConfig, Recipe, SyntheticConfig
 from oelm.train.preflight import check_data, check_files_unchanged, check_spec_unchanged
 from oelm.train.process import avoid_spinning, keep_memory
 from oelm.train.progress import Progress, log_to_file
@@ -266,13 +266,14 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
     def tokenizer(texts: Any, made_from: Any) -> Any:
         if chosen is not None and chosen.train is not None:
             progress.on_prepare("training a tokenizer", 0, 0)
-            return train_tokenizer(texts, vocab=chosen.vocab, made_from=made_from, log=progress.on_message)
+            kind, vocab = chosen.train, chosen.vocab
+            return train_tokenizer(texts, kind=kind, vocab=vocab, made_from=made_from, log=progress.on_message)
         name = resolve_name(recipe.model.name) if chosen is None else str(chosen.name)
         check_model_folder(name)  # it may read the model's configuration, before anyone else does
-        return load_tokenizer(name, revision=recipe.model.revision if chosen is None else None)
+        return load_tokenizer(name, revision=recipe.model.revision if chosen is None else chosen.revision)
 
     return tokenize_task(
-        find_source(task_named(data.task), data.path),
+        _source_of(data),
         tokenizer=tokenizer,
         max_length=data.max_length,
         validation=data.validation,
@@ -288,8 +289,12 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
 def open_splits(recipe: Recipe) -> SplitReader:
     """The rows of a recipe's data, as texts."""
     data = recipe.data
-    source = find_source(task_named(data.task), data.path)
-    return SplitReader(source, data.validation, overlap=data.overlap, group=data.group, limit=data.limit)
+    return SplitReader(_source_of(data), data.validation, overlap=data.overlap, group=data.group, limit=data.limit)
+
+
+def _source_of(data: DataConfig) -> Source:
+    made = data.synthetic or SyntheticConfig()
+    return find_source(task_named(data.task), data.path, pairs=made.pairs, seed=made.seed)
 
 
 _TRIED = 4  # examples that a treatment is tried on
