@@ -68,8 +68,10 @@ def run(minutes: float) -> int:
         with catch_signals() as stop:
             stop.at_once = False
             for study_run in queue:
-                if study_run.stages and stop.signal is None and time.monotonic() < end:
-                    codes.append(_run_cells(study_run, stop, end))
+                for seed in study_run.study.seeds:  # its grid and then its best, so that a stop leaves whole seeds
+                    cells = [cell for cell in study_run.cells if cell.seed == seed]
+                    if study_run.missing(cells) and stop.signal is None and time.monotonic() < end:
+                        codes.append(_run_cells(study_run, seed, stop, end))
                 pack(study_run.folder, _place(study_run) / ARCHIVE)
     rows = [("study", "cells", "verdicts"), *(_summarize(study_run) for study_run in queue)]
     print("\n".join(format_columns(rows, left=("study", "verdicts"))))
@@ -153,14 +155,13 @@ def _named_files(study_run: StudyRun) -> list[str]:
     return list(found)
 
 
-def _run_cells(study_run: StudyRun, stop: StopRequest, end: float) -> int:
-    """`oelm run` with a worker a core; what is finished is packed from time to time."""
+def _run_cells(study_run: StudyRun, seed: int, stop: StopRequest, end: float) -> int:
+    """`oelm run` of a seed with a worker a core; what is finished is packed from time to time."""
     place, packed, has_asked = _place(study_run), time.monotonic(), False
     words = [sys.executable, "-P", "-m", "oelm", "run", str(place / STUDY_FILE), "--out", str(OUT)]
+    words += ["--seed", str(seed), "--workers", str(WORKERS)]
     # In a session of its own: a Ctrl-C is for us, and its priority is not that of the shell that we are started from.
-    child = subprocess.Popen(
-        [*words, "--workers", str(WORKERS)], env={**os.environ, **ENVIRONMENT}, start_new_session=True
-    )
+    child = subprocess.Popen(words, env={**os.environ, **ENVIRONMENT}, start_new_session=True)
     with suppress(OSError):  # where the kernel shares cores between sessions, it counts for more than `nice`
         Path(f"/proc/{child.pid}/autogroup").write_text(str(LOWEST), encoding="ascii")
     try:
