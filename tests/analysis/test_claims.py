@@ -408,7 +408,7 @@ def test_check_shows_the_full_messages():
     assert result.output.count(" > 1.05 (") == 1, "a rule is said once, however many scales it has"
     assert re.search(r"verdict +refuted \(GPT Medium-512\)", result.output)
     assert "C1  " not in result.output
-    assert list(json.loads(run("check", "C5", "--json").output)) == ["C5"]
+    assert list(json.loads(run("check", "C5", "--json").stdout)) == ["C5"]
     with pytest.raises(StudyError, match="unknown claim 'C99'"):
         run("check", "C99")
 
