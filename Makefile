@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Test files and the package are compiled once, also where the environment says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart test check lint bench evidence evidence-report compat torture clean help
+.PHONY: quickstart test compile-tests check lint bench evidence evidence-report compat torture clean help
 
 quickstart: $(READY) ## compare three treatments of a small pretrained model, four seeds each, and make the report
 	$(BIN)/oelm run quickstart --workers 2
@@ -18,11 +18,16 @@ quickstart: $(READY) ## compare three treatments of a small pretrained model, fo
 	@echo "The records: runs/quickstart (a folder a cell), and: $(BIN)/oelm status"
 	@echo "Then: $(BIN)/oelm studies ls, and docs/studies.md to write your own."
 
-# Four processes on two cores: tests that wait for Slurm or sshd leave room for others.
-test: lint ## everything: lint, formatting, types, all tests
+# Four processes on two cores: tests that wait for Slurm or sshd leave room for others. Types are checked on one core;
+# meanwhile the other compiles the tests, which all four would do else.
+test: $(READY) ## everything: lint, formatting, types, all tests
 	@sh tests/install_browser.sh
 	@sh tests/cluster/install.sh
+	@$(MAKE) -j 2 lint compile-tests
 	$(BIN)/pytest -n 4 --dist worksteal
+
+compile-tests: $(READY)
+	@$(BIN)/pytest --collect-only -qq >/dev/null
 
 check: lint ## the quick loop: lint, types, fast tests
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"

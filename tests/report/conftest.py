@@ -94,6 +94,12 @@ def lively(cell, record):
     return replace(record, evaluations=tuple(evaluations), heads=heads(0.9, dose + 0.1))
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Reports without figures, which take five times as long as all else: where none is looked at."""
+    monkeypatch.setattr("oelm.report.write.is_installed", lambda package: package != "matplotlib")
+
+
 @pytest.fixture(scope="session")
 def hostile():
     return HOSTILE

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from oelm.report.figures.plot import Plot
-from oelm.report.write import write_report
+from oelm.report.write import write_content
 from oelm.text.messages import load_messages
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -40,7 +40,8 @@ return found;
 
 @pytest.fixture(scope="module")
 def url(made, tmp_path_factory):
-    (path,) = write_report(made.results, out=tmp_path_factory.mktemp("page"))
+    out = tmp_path_factory.mktemp("page")
+    (path,) = write_content(made.content, made.folder, formats=["html"], lang="en", out=out)
     return path.as_uri()
 
 

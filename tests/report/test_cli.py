@@ -27,6 +27,7 @@ def runs(tmp_path):
     return tmp_path
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_report_a_study(runs):
     result = run(runs)
     assert result.exit_code == 0, result.output
@@ -50,6 +51,7 @@ def test_formats_languages_and_another_folder(runs, tmp_path):
     assert not list((runs / "one").glob("report*"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_several_studies_elsewhere_do_not_overwrite_each_other(runs, tmp_path):
     assert run(runs, "--out", tmp_path / "out").exit_code == 0
     assert {path.parent.name for path in (tmp_path / "out").rglob("report.html")} == {"one", "two"}
@@ -74,6 +76,7 @@ def test_nothing_to_report(tmp_path):
     assert isinstance(run(tmp_path).exception, CellError)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_file_in_the_way(runs, tmp_path):
     (tmp_path / "file").write_text("")
     assert isinstance(run(runs / "one", "--out", tmp_path / "file").exception, DiskError)

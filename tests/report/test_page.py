@@ -12,7 +12,7 @@ import pytest
 from oelm.analysis.results import read_results
 from oelm.message import Text
 from oelm.report.render.html import TEMPLATES, both, render_html
-from oelm.report.write import build_content, write_report
+from oelm.report.write import build_content, write_content
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +86,7 @@ def test_errors_in_records_are_text_too(bad_runs, hostile):
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_links_lead_to_records(made, tmp_path, elsewhere):
     out = tmp_path / "a b" / "c" if elsewhere else None
-    (path,) = write_report(made.results, out=out)
+    (path,) = write_content(made.content, made.folder, formats=["html"], lang="en", out=out)
     parsed = Parsed(path.read_text(encoding="utf-8"))
     hrefs = [a["href"] for tag, a in parsed.tags if tag == "a"]
     ids = {a["id"] for _, a in parsed.tags if "id" in a}
@@ -104,7 +104,7 @@ def test_ids_are_unique(parsed):
 
 def test_it_is_small_and_the_same_every_time(made, text):
     assert len(text.encode()) < 1_000_000
-    assert render_html(build_content(read_results(made.folder))) == text
+    assert render_html(made.content) == text
 
 
 def test_it_opens_in_the_language_asked_for(made, text):

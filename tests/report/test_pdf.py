@@ -25,7 +25,7 @@ def test_it_is_a_pdf_with_pages(english):
 
 
 def test_made_twice_it_is_the_same_and_has_no_date(made, english):
-    assert render_pdf(build_content(read_results(made.folder))) == english
+    assert render_pdf(made.content) == english
     assert not re.search(rb"CreationDate \(D:20(?!7)", english)
 
 

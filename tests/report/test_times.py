@@ -79,6 +79,7 @@ def test_whole_trainings_stand_beside_it(made):
     assert "Step time" in [column.title.en for column in results.blocks[1].columns], "they are still shown"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_circumstances_are_told(made, small):
     told = prose(times_of(made.content))
     for part in (
@@ -101,6 +102,7 @@ def test_the_circumstances_are_told(made, small):
     assert "Other processes" not in unknown
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_round_is_one(tmp_path):
     study = study_of(seeds=[0, 1])
     folder = make_runs(tmp_path, study, examples=60, steps=10)
@@ -117,6 +119,7 @@ def test_one_round_is_one(tmp_path):
     [({}, True), ({"precision": "bf16"}, False), ({"compile": True}, False)],
     ids=["fp32", "bf16", "compiled"],
 )
+@pytest.mark.usefixtures("undrawn")
 def test_the_head_of_a_language_model_counts_as_forward(tmp_path, change, told):
     """Only where the loss is taken in chunks."""
     recipe = {**TEXT["recipe"], **change}
@@ -131,6 +134,7 @@ def test_a_classifier_has_no_such_head(made):
     assert "forward and backward together" not in prose(times_of(made.content))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_a_bench_it_says_how_to_get_one(tmp_path):
     content = build_content(read_results(make_runs(tmp_path, study_of(seeds=[0]), examples=60, steps=10)))
     (only,) = times_of(content)
@@ -138,6 +142,7 @@ def test_without_a_bench_it_says_how_to_get_one(tmp_path):
     assert only.text.zh.endswith("oelm bench RUNS/made/study.json")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_damaged_bench_is_named_where_all_else_is(small):
     content = small(change=lambda data: data.pop("arms"))
     _, why = times_of(content)
@@ -146,6 +151,7 @@ def test_a_damaged_bench_is_named_where_all_else_is(small):
     assert "bench.json is damaged" in repr(excluded)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_above_the_ceiling_it_is_an_issue(small):
     content = small(0.7)
     (bullets,) = (one for one in times_of(content) if isinstance(one, Bullets))
@@ -161,6 +167,7 @@ def test_above_the_ceiling_it_is_an_issue(small):
     assert not any(isinstance(one, Bullets) for one in times_of(small(0.95)))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_bench_warns_in_its_own_words_once(small):
     warnings = ("SPEEDUP-ABOVE-CEILING: oelm-freeze is faster", "other processes used 30 % of the cores meanwhile")
     (bullets,) = (one for one in times_of(small(0.7, warnings=warnings)) if isinstance(one, Bullets))
@@ -168,6 +175,7 @@ def test_the_bench_warns_in_its_own_words_once(small):
     assert bullets.items[1].en == "oelm bench warning: other processes used 30 % of the cores meanwhile"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_few_rounds_and_no_memory_are_dashes(small):
     def bare(data):
         for arm in data["arms"].values():
@@ -182,6 +190,7 @@ def recommendations(content):
     return {row.cells[0].text.en: [cell.text.en for cell in row.cells[1:]] for row in section.blocks[1].rows}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_fastest_steps_are_those_of_the_bench(small):
     arms, why = recommendations(small(ratio(0.95, half=0.02)))["the fastest steps"]
     assert arms == "oelm-freeze"
