@@ -143,7 +143,7 @@ def test_what_is_not_seen_before_is_found_out_by_running_it(name, monkeypatch):
     """A model whose rotary positions nobody knows of."""
     family = next(family for family in zoo.FAMILIES if family.name == name)
     model = attentive(family)
-    monkeypatch.setattr(gauge, "why_no_gauge", lambda model, layer: None)
+    monkeypatch.setattr(gauge, "why_no_gauge", lambda layer, rotary: None)
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(TreatmentError, match="not plain inner products"):
         oelm.apply(model, init="frames", inputs=family.batch())

@@ -76,7 +76,7 @@ def _settings(records: dict[int, Record]) -> dict[str, object]:
 def merge_seeds(values: Mapping[int, object]) -> object:
     """What is the same in all seeds; else every value as text, with its seeds."""
     first = next(iter(values.values()), "")
-    if all(value is first for value in values.values()):
+    if all(value is first or (type(value) is str and value == first) for value in values.values()):
         return first
     seeds: dict[str, list[int]] = {}
     for seed, value in values.items():

@@ -99,10 +99,12 @@ class RecentlyRead(Generic[_K, _V]):
         self._bytes = 0
 
     def get(self, key: _K, read: Callable[[], _V]) -> _V:
-        if key not in self._kept:
-            self._kept[key] = read()
-            self._bytes += _bytes_of(self._kept[key])
-        value = self._kept[key] = self._kept.pop(key)  # last in the order now
+        if key in self._kept:
+            value = self._kept.pop(key)
+        else:
+            value = read()
+            self._bytes += _bytes_of(value)
+        self._kept[key] = value  # last in the order now
         while self._bytes > _MOST_BYTES and len(self._kept) > 1:
             self._bytes -= _bytes_of(self._kept.pop(next(iter(self._kept))))
         return value
@@ -466,7 +468,7 @@ def load(runs: str | Path) -> Results:
 
 
 @contextmanager
-def _without_collecting() -> Iterator[None]:
+def without_collecting() -> Iterator[None]:
     """Records are millions of objects and no garbage: to look for some again and again takes time for nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -477,7 +479,7 @@ def _without_collecting() -> Iterator[None]:
             gc.enable()
 
 
-@_without_collecting()
+@without_collecting()
 def read_results(folder: Path) -> Results:
     """The results of the study in this folder."""
     found: dict[Cell, Record] = {}

@@ -58,14 +58,15 @@ def _is_folder(what: str) -> bool:
 
 def _of_runs(runs: str) -> tuple[dict[str, list[Issue]], list[OelmError]]:
     """By study; one that cannot be read does not hide the others."""
-    from oelm.analysis.results import read_results
+    from oelm.analysis.results import read_results, without_collecting
     from oelm.runs.layout import find_started_studies
 
     found: dict[str, list[Issue]] = {}
     damaged = []
     for folder in find_started_studies(runs):
         try:
-            found[str(folder)] = read_results(folder).checks
+            with without_collecting():
+                found[str(folder)] = read_results(folder).checks
         except OelmError as error:
             damaged.append(error)
     if not found:

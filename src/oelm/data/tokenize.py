@@ -294,7 +294,7 @@ def _write_tokens(
         for name, batch in _batches(reader.documents(), TextChunker(tokenizer)):
             if name not in files:
                 files[name] = stack.enter_context((folder / f"{name}.tokens").open("wb"))
-            flat = np.array(_tokens(tokenizer, batch), dtype=dtype)
+            flat = _tokens(tokenizer, batch, dtype)
             files[name].write(flat.tobytes())
             written[name] = written.get(name, 0) + len(flat)
             done += sum(last for _, last in batch)
@@ -310,12 +310,19 @@ def _write_tokens(
     _write_meta(folder, _Meta(splits=list(written), cut={}, overlap=overlap, dtype=np.dtype(dtype).name))
 
 
-def _tokens(tokenizer: Any, chunks: list[tuple[str, bool]]) -> list[int]:
+def _tokens(tokenizer: Any, chunks: list[tuple[str, bool]], dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
     """The tokens of chunks, with the end-of-text token after the last chunk of every document."""
-    texts = [text for text, _ in chunks]
-    encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False)["input_ids"]
-    end = [tokenizer.eos_token_id]
-    return [token for ids, (_, last) in zip(encoded, chunks, strict=True) for token in (ids + end if last else ids)]
+    # What a call of the tokenizer does, but for the place of every token in its text: that takes a fifth of the time.
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    encoded = backend.encode_batch_fast([text for text, _ in chunks], add_special_tokens=False)
+    end = np.array([tokenizer.eos_token_id], dtype=dtype)
+    parts = []
+    for one, (_, last) in zip(encoded, chunks, strict=True):
+        parts += [np.array(one.ids, dtype=dtype), end] if last else [np.array(one.ids, dtype=dtype)]
+    return np.concatenate(parts)
 
 
 def _batches(

@@ -66,6 +66,7 @@ class Applied:
         slices: Sequence[ParamSlice],
         freezable: Iterable[str],
         norms: dict[str, list[float]],
+        counts: Counts,
         snapshot: Snapshot | None,
     ) -> None:
         self.model = model
@@ -79,18 +80,19 @@ class Applied:
         """Keys of the slices that the treatment froze."""
         self._snapshot = snapshot
         self._undone = False
-        self.counts_at_apply = count(model)
-        self.requires_grad_at_apply = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+        self.counts_at_apply = counts
+        parameters = dict(model.named_parameters())
+        self.requires_grad_at_apply = {name: parameter.requires_grad for name, parameter in parameters.items()}
         self.hashes_at_apply = slice_hashes(self.slices)
         self.frozen_at_apply = frozenset(param_slice.key for param_slice in self.frozen)
-        self.frozen_hashes = {param_slice.key: self.hashes_at_apply[param_slice.key] for param_slice in self.frozen}
+        self.frozen_hashes = {one.key: self.hashes_at_apply[one.key] for one in self.frozen}
         """SHA-256 of every frozen slice when it was last frozen."""
         self.other_hashes = parameter_hashes(self.other_frozen)
         """SHA-256 of every other parameter that was frozen already, by an adapter method or by hand."""
         self.frozen_by_design: frozenset[str] = frozenset()
         """Names of parameters that are frozen on purpose: of a task head or pooler, the audit would report it."""
         self.fingerprints = {
-            name: fingerprint(parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+            name: fingerprint(parameter) for name, parameter in parameters.items() if parameter.requires_grad
         }
         """Of every trainable parameter when it became trainable: a different one means that it has moved."""
         for param_slice in self.slices:

@@ -9,7 +9,8 @@ from torch import nn
 
 from oelm.errors import ModelError, TreatmentError
 from oelm.heads.applied import Applied, Snapshot
-from oelm.heads.find import by_layer, find_projections, refuse_sharded
+from oelm.heads.count import count
+from oelm.heads.find import by_layer, find_projections, in_layers, refuse_sharded
 from oelm.heads.freeze import (
     has_adapters,
     needs_split,
@@ -22,7 +23,7 @@ from oelm.heads.gauge import proving_same, refuse_without_gauge
 from oelm.heads.projection import Projection, param_slices
 from oelm.heads.split import FusedSplit
 from oelm.heads.write import write_heads
-from oelm.treatment import FITS_WIDTH, WRITES_BIAS, Bias, Freeze, Init, Treatment, Unfreeze, select_layers
+from oelm.treatment import FITS_WIDTH, WRITES_BIAS, Bias, Freeze, Init, Treatment, Unfreeze
 
 
 class TreatmentFields(TypedDict, total=False):
@@ -77,9 +78,10 @@ def apply(
     treatment = _treatment(treatment, fields)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise TreatmentError(f"seed must be a non-negative integer, got {seed!r}")
-    treated = find_treatable(model, treatment)
+    found = find_projections(model)
+    treated = choose_treatable(model, found, treatment)
     frozen = [projection for projection in treated if projection.role in treatment.frozen_roles]
-    apart = find_projections(model) if separate_qk else frozen
+    apart = found if separate_qk else frozen
     if separate_qk:
         _check_splits(model, apart)
         _check_whole(frozen)
@@ -115,6 +117,7 @@ def apply(
             slices=slices,
             freezable=[param_slice.key for param_slice in to_freeze],
             norms=norms,
+            counts=count(model, found),
             snapshot=snapshot if keep_undo else None,
         )
     except BaseException:
@@ -161,11 +164,9 @@ def _treatment(treatment: Treatment | None, fields: TreatmentFields) -> Treatmen
     return treatment
 
 
-def find_treatable(model: nn.Module, treatment: Treatment) -> list[Projection]:
-    """The projections of the chosen layers; raises if the treatment does not fit the model."""
-    found = find_projections(model)
-    chosen = set(select_layers(treatment.layers, 1 + found[-1].layer))
-    treated = [projection for projection in found if projection.layer in chosen]
+def choose_treatable(model: nn.Module, found: Sequence[Projection], treatment: Treatment) -> list[Projection]:
+    """Of all projections of a model, those to be treated; raises if the treatment does not fit the model."""
+    treated = in_layers(found, treatment.layers)
     frozen = [projection for projection in treated if projection.role in treatment.frozen_roles]
     _check_untreated(found)
     _check_model(model, treated)
@@ -196,6 +197,7 @@ def _check_model(model: nn.Module, treated: Sequence[Projection]) -> None:
             hint="call oelm.apply(model, ...) first, then DistributedDataParallel(model)",
         )
     refuse_sharded(treated)
+    finite: set[int] = set()
     for projection in treated:
         adapter = getattr(projection.attention, projection.path, None)
         if getattr(adapter, "merged", False):
@@ -214,10 +216,12 @@ def _check_model(model: nn.Module, treated: Sequence[Projection]) -> None:
                 where=projection.name,
                 hint="load the weights first; `oelm inspect --config` works without weights",
             )
-        for head in range(projection.num_heads):
-            # A sum is finite only if all entries are; the full check is for sums that overflow.
-            rows = projection.weight_rows(head).detach()
-            if not rows.sum().isfinite() and not rows.isfinite().all():
+        # A sum is finite only if all entries are; the full check is for sums that overflow, and for rows of values.
+        parameter = projection.weight_parameter
+        if id(parameter) not in finite and parameter.detach().sum().isfinite():
+            finite.add(id(parameter))
+        for head in range(projection.num_heads) if id(parameter) not in finite else ():
+            if not projection.weight_rows(head).detach().isfinite().all():
                 raise ModelError("the weight has NaN or infinite entries", where=f"{projection.name}, head {head}")
 
 
@@ -273,10 +277,9 @@ def _check_adapters(treated: Sequence[Projection], treatment: Treatment) -> None
 
 def _check_splits(model: nn.Module, frozen: Sequence[Projection]) -> None:
     """Refuse to split a fused weight that something else needs."""
-    uses = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
-    for projection in frozen:
-        if not needs_split(projection):
-            continue
+    fused = [projection for projection in frozen if needs_split(projection)]
+    uses = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False)) if fused else {}
+    for projection in fused:
         if not _can_split(projection.owner):
             raise ModelError(
                 f"the fused weight of a {type(projection.owner).__name__} cannot be split safely",

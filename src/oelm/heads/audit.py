@@ -17,7 +17,7 @@ from oelm.errors import AuditFailed, FolderError, ModelError
 from oelm.facts import Counts
 from oelm.format import html_lines, html_table
 from oelm.heads.applied import Applied, fingerprint
-from oelm.heads.apply import find_treatable
+from oelm.heads.apply import choose_treatable
 from oelm.heads.attention import find_norm
 from oelm.heads.count import count
 from oelm.heads.find import by_layer, find_projections
@@ -394,10 +394,11 @@ def _against_base(
     slices: list[ParamSlice], saved: SavedTreatment | None, base: nn.Module, made: str
 ) -> tuple[str, list[Finding]]:
     """(what was covered, findings): tensors that are said to be as they were made and are not; and the reverse."""
+    found = find_projections(base)
     if saved is not None and saved.treatment.init != "keep":
         # That attention is what it was is proved by `apply`; here it is compared what was written.
-        write_heads(base, by_layer(find_treatable(base, saved.treatment)), saved.treatment, saved.seed)
-    theirs = {one.key: one for projection in find_projections(base) for one in param_slices(projection)}
+        write_heads(base, by_layer(choose_treatable(base, found, saved.treatment)), saved.treatment, saved.seed)
+    theirs = {one.key: one for projection in found for one in param_slices(projection)}
     if not theirs.keys() >= {one.key for one in slices}:
         raise ModelError("cannot compare with the base: its heads differ from those of the audited model")
     exact = saved is None or saved.treatment.init == "keep"

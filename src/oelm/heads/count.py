@@ -1,5 +1,6 @@
 """Count the weights of a model, those that are trainable, and what freezing saves."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from torch import Tensor, nn
@@ -8,13 +9,13 @@ from oelm.errors import UnknownLayout
 from oelm.facts import Counts
 from oelm.heads.find import find_projections, projections_in
 from oelm.heads.freeze import should_freeze
-from oelm.heads.projection import param_slices
+from oelm.heads.projection import Projection, param_slices
 from oelm.heads.sharded import is_sharded
 from oelm.treatment import Treatment
 
 
-def count(model: nn.Module) -> Counts:
-    """Count the weights of any model, treated or not."""
+def count(model: nn.Module, found: Sequence[Projection] | None = None) -> Counts:
+    """Count the weights of any model, treated or not; its projections are found anew unless they are given."""
     seen: set[object] = set()
     trainable = frozen = buffers = 0
     for parameter in model.parameters():
@@ -29,7 +30,7 @@ def count(model: nn.Module) -> Counts:
     try:
         qk = sum(
             projection.num_heads * projection.head_dim * (projection.width + projection.has_bias)
-            for projection in find_projections(model)
+            for projection in (find_projections(model) if found is None else found)
         )
     except UnknownLayout:
         qk = None

@@ -1,6 +1,6 @@
 """Find the queries and keys of a model: every attention module in the table of layouts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -55,13 +55,18 @@ def by_layer(projections: Iterable[Projection]) -> list[dict[Role, Projection]]:
 
 
 def num_layers(model: nn.Module) -> int:
-    return 1 + max(projection.layer for projection in find_projections(model))
+    return 1 + find_projections(model)[-1].layer
 
 
 def projections_in(model: nn.Module, layers: str | Iterable[int]) -> list[Projection]:
     """The projections of the layers that `layers` selects in this model."""
-    chosen = set(select_layers(layers, num_layers(model)))
-    return [projection for projection in find_projections(model) if projection.layer in chosen]
+    return in_layers(find_projections(model), layers)
+
+
+def in_layers(found: Sequence[Projection], layers: str | Iterable[int]) -> list[Projection]:
+    """Of all projections of a model, those of the layers that `layers` selects."""
+    chosen = set(select_layers(layers, 1 + found[-1].layer))
+    return [projection for projection in found if projection.layer in chosen]
 
 
 def _attentions(model: nn.Module) -> list[tuple[str, nn.Module, Layout]]:

@@ -21,15 +21,18 @@ _TOKENS = 12  # of an input that is made up
 _INSTEAD = "init 'orthogonalize' or 'polar', which need no gauge"
 
 
-def why_no_gauge(model: nn.Module, layer: Mapping[Role, Projection]) -> str | None:
-    """What leaves a layer no free choice of coordinates, as far as it can be seen without running it."""
+def why_no_gauge(layer: Mapping[Role, Projection], *, rotary: bool) -> str | None:
+    """What leaves a layer no free choice of coordinates, as far as it can be seen without running it.
+
+    `rotary` says whether the model `is_rotary`.
+    """
     if layer.keys() != {"q", "k"}:
         return "the layer shares its queries or keys with another layer"
     query, key = layer["q"], layer["k"]
     names = [name for name, _ in query.attention.named_children()]
     if any(name.startswith(("q_", "k_", "query_", "key_")) and name.endswith(("norm", "ln")) for name in names):
         return "queries or keys are normalized after the projection (q/k norms)"
-    if _is_rotary(model):
+    if rotary:
         return "rotary positions turn queries and keys after the projection"
     if query.num_heads != key.num_heads:
         # Orthonormal keys, and queries that carry the rest, would be exact; of the known families none would need it:
@@ -38,7 +41,8 @@ def why_no_gauge(model: nn.Module, layer: Mapping[Role, Projection]) -> str | No
     return None
 
 
-def _is_rotary(model: nn.Module) -> bool:
+def is_rotary(model: nn.Module) -> bool:
+    """Whether positions turn queries and keys."""
     config = getattr(model, "config", None)
     if getattr(config, "alibi", False):  # Falcon names both, and uses one
         return False
@@ -48,6 +52,7 @@ def _is_rotary(model: nn.Module) -> bool:
 
 
 def refuse_without_gauge(model: nn.Module, layers: Sequence[Mapping[Role, Projection]]) -> None:
+    rotary = is_rotary(model)
     for layer in layers:
         for projection in layer.values():
             dtype = projection.weight_parameter.dtype
@@ -57,7 +62,7 @@ def refuse_without_gauge(model: nn.Module, layers: Sequence[Mapping[Role, Projec
                     where=projection.name,
                     hint="load the model in float32, and train it in mixed precision",
                 )
-        if reason := why_no_gauge(model, layer):
+        if reason := why_no_gauge(layer, rotary=rotary):
             where = next(iter(layer.values()))
             raise TreatmentError(
                 "init 'frames' does not exist for this attention", where=where.name, why=reason, hint=_INSTEAD

@@ -5,7 +5,7 @@ Shape suffixes: H = heads, D = rows of a head, M = model width.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,6 +18,8 @@ from oelm.heads.layouts import Layout
 from oelm.heads.sharded import full_tensor, gather_params, is_sharded
 from oelm.heads.split import FusedSplit
 from oelm.treatment import Role
+
+Kind = Literal["weight", "bias"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -115,29 +117,26 @@ class Projection:
 
     def weight_rows(self, head: int) -> Tensor:
         """Head `head`'s weights, (D, M), sharing storage with the model."""
-        return self._rows(self.weight_name, self.starts[head])
+        return self.rows("weight", (head,))[0]
 
     def bias_rows(self, head: int) -> Tensor:
         """Head `head`'s biases, (D,), sharing storage with the model."""
-        start = self.starts[head]
-        if self.weight_name == "k_proj_weight":  # separate weights, but one bias for q, k and v
+        return self.rows("bias", (head,))[0]
+
+    def rows(self, kind: Kind, heads: Iterable[int]) -> list[Tensor]:
+        """The weights, (D, M), or the biases, (D,), of some heads, sharing storage with the model."""
+        owner, name = self.owner, self.weight_name if kind == "weight" else self.bias_name
+        starts = [self.starts[head] for head in heads]
+        if name == "in_proj_bias" and self.weight_name == "k_proj_weight":  # one bias for q, k and v
             assert isinstance(self.attention, nn.MultiheadAttention)
-            start += self.attention.embed_dim
-        return self._rows(self.bias_name, start)
-
-    def _rows(self, name: str, start: int) -> Tensor:
-        owner = self.owner
+            starts = [start + self.attention.embed_dim for start in starts]
         if isinstance(owner, FusedSplit):
-            tensor, start = owner.part_at(name, start)
-        else:
-            tensor = getattr(owner, name)
-            if self.layout.transposed and tensor.ndim == 2:
-                tensor = tensor.mT
-        return tensor[start : start + self.head_dim]
-
-    @torch.no_grad()
-    def write_(self, head: int, block_DM: Tensor) -> None:
-        self.weight_rows(head).copy_(block_DM)
+            parts = [owner.part_at(name, start) for start in starts]
+            return [part[start : start + self.head_dim] for part, start in parts]
+        tensor = getattr(owner, name)
+        if self.layout.transposed and tensor.ndim == 2:
+            tensor = tensor.mT
+        return [tensor[start : start + self.head_dim] for start in starts]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +172,7 @@ class ParamSlice:
     """The weights, or the biases, of one projection: a parameter, or the projection's rows of a fused one."""
 
     projection: Projection
-    kind: Literal["weight", "bias"]
+    kind: Kind
 
     @property
     def key(self) -> str:
@@ -198,12 +197,11 @@ class ParamSlice:
 
     def rows(self, head: int) -> Tensor:
         """The rows of one head, sharing storage with the model."""
-        rows = self.projection.weight_rows(head) if self.kind == "weight" else self.projection.bias_rows(head)
-        return rows.detach()
+        return self.projection.rows(self.kind, (head,))[0].detach()
 
     def all_rows(self) -> list[Tensor]:
         """The rows of every head, sharing storage with the model."""
-        return [self.rows(head) for head in range(self.projection.num_heads)]
+        return [rows.detach() for rows in self.projection.rows(self.kind, range(self.projection.num_heads))]
 
     def copy(self) -> Tensor:
         """All heads, (H, D, M) for weights and (H, D) for biases."""
@@ -216,8 +214,7 @@ class ParamSlice:
 
     def norms(self) -> list[float]:
         """The Frobenius norm of every head's rows."""
-        heads = range(self.projection.num_heads)
-        return [torch.linalg.vector_norm(self.rows(head).cpu(), dtype=torch.float64).item() for head in heads]
+        return [torch.linalg.vector_norm(rows.cpu(), dtype=torch.float64).item() for rows in self.all_rows()]
 
     def sha256(self) -> str:
         """SHA-256 of the bytes of all heads' rows in order: if it is a full matrix, of the bytes of that matrix."""
@@ -230,8 +227,8 @@ class ParamSlice:
                     why="the model was quantized after apply",
                     hint="audit before quantizing",
                 )
-            for head in range(self.projection.num_heads):
-                digest.update(self.rows(head).contiguous().cpu().view(torch.uint8).numpy().data)
+            for rows in self.all_rows():
+                digest.update(rows.contiguous().cpu().view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
 

@@ -137,6 +137,7 @@ def from_pretrained(folder: str | Path, auto_class: Any = None, **kwargs: Any) -
         slices=slices,
         freezable=[param_slice.key for param_slice in freezable],
         norms={},  # the replaced weights were not saved
+        counts=count(model),
         snapshot=None,
     )
     # Orthonormality and scale are promised for what the treatment wrote, not for what was trained since.

@@ -15,7 +15,7 @@ from oelm.facts import HeadSpectrum
 from oelm.heads.apply import apply
 from oelm.heads.attention import Maps, attention_maps, divergences
 from oelm.heads.find import by_layer, find_projections
-from oelm.heads.gauge import why_no_gauge
+from oelm.heads.gauge import is_rotary, why_no_gauge
 from oelm.heads.init import frames
 from oelm.heads.measure import measure
 from oelm.heads.projection import Projection
@@ -65,7 +65,8 @@ def measure_spectra(model: nn.Module, batches: Sequence[Inputs]) -> Spectra:
 def _reason(
     model: nn.Module, layers: Sequence[Mapping[Role, Projection]], treatment: Treatment, error: OelmError
 ) -> str:
-    gauges = (why_no_gauge(model, layer) for layer in layers) if treatment.init == "frames" else ()
+    rotary = is_rotary(model)
+    gauges = (why_no_gauge(layer, rotary=rotary) for layer in layers) if treatment.init == "frames" else ()
     return next(filter(None, gauges), str(error).splitlines()[0])
 
 

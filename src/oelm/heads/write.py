@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from oelm.errors import TreatmentError
 from oelm.heads import init
-from oelm.heads.gauge import why_no_gauge
-from oelm.heads.projection import ParamSlice, Projection
+from oelm.heads.gauge import is_rotary, why_no_gauge
+from oelm.heads.projection import Kind, ParamSlice, Projection
 from oelm.seeds import seed_for
 from oelm.treatment import GLOBAL, TURNED, Role, Treatment
 
-# Heads are written an eighth of a layer at a time: in float64 that stays below one layer's Q/K in memory.
-_CHUNKS = 8
+# Heads are written a quarter of a projection at a time, or an eighth of two where a role needs the other: in float64
+# that stays below one layer's Q/K in memory.
+_CHUNKS = 4
 # Singular values of a form below this share of the largest are rounding.
 _RANK = 1e-12
 
@@ -39,8 +40,10 @@ def write_heads(
     """
     norms: dict[str, list[float]] = {}
     with proving or nullcontext():
+        turned = treatment.carry_bias and treatment.init in TURNED
+        rotary = turned and is_rotary(model)
         for layer in layers:
-            carries = treatment.carry_bias and treatment.init in TURNED and why_no_gauge(model, layer) is None
+            carries = turned and why_no_gauge(layer, rotary=rotary) is None
             for role, of_heads in _write_layer(layer, treatment, seed, carries=carries).items():
                 if of_heads:
                     norms[ParamSlice(layer[role], "weight").key] = of_heads
@@ -58,27 +61,26 @@ def _write_layer(layer: Layer, treatment: Treatment, seed: int, *, carries: bool
     `carries` says whether biases are turned with their heads.
     """
     norms: dict[Role, list[float]] = {role: [] for role in layer}
-    groups = min(projection.num_heads for projection in layer.values())
-    at_once = groups if treatment.init in GLOBAL else max(1, groups // _CHUNKS)
-    for first in range(0, groups, at_once):
-        heads: dict[Role, range] = {}
-        for role, projection in layer.items():
-            each = projection.num_heads // groups  # query heads that share a key head
-            heads[role] = range(first * each, min(first + at_once, groups) * each)
-        old = {role: _weights(projection, heads[role]) for role, projection in layer.items()}
-        if treatment.init == "frames":
-            new = _frames(old)
-        else:
-            new = {role: _blocks(layer[role], heads[role], old[role], treatment, seed) for role in layer}
-        if carries and layer.keys() == {"q", "k"}:
-            _carry_biases(layer, heads, old, new, treatment)
-        for role, projection in layer.items():
-            for head, block_DM in zip(heads[role], new[role], strict=True):
-                projection.write_(head, block_DM)
+    together: list[Layer] = [layer] if treatment.init == "frames" else [{role: layer[role]} for role in layer]
+    for some in together:
+        num_heads = min(projection.num_heads for projection in some.values())
+        at_once = num_heads if treatment.init in GLOBAL else max(1, num_heads // (_CHUNKS * len(some)))
+        for first in range(0, num_heads, at_once):
+            heads = range(first, min(first + at_once, num_heads))
+            old = {role: _weights(projection, heads) for role, projection in some.items()}
+            if treatment.init == "frames":
+                new = _frames(old)
+            else:
+                new = {role: _blocks(some[role], heads, old[role], treatment, seed) for role in some}
+            if carries and "k" in some:
+                _carry_biases(layer, heads, old["k"], new["k"], treatment)
+            for role, projection in some.items():
+                _write_rows(projection, "weight", heads, new[role])
                 if treatment.init == "zero" and projection.has_bias:
-                    projection.bias_rows(head).detach().mul_(1 - treatment.blend)
-            if treatment.scale == "match" and treatment.blend == 1 and treatment.init != "frames":
-                norms[role] += torch.linalg.matrix_norm(old[role]).tolist()
+                    for bias_D in projection.rows("bias", heads):
+                        bias_D.detach().mul_(1 - treatment.blend)
+                if treatment.scale == "match" and treatment.blend == 1 and treatment.init != "frames":
+                    norms[role] += torch.linalg.matrix_norm(old[role]).tolist()
     return norms
 
 
@@ -141,46 +143,41 @@ def _flatten_layer(layer: Layer, treatment: Treatment) -> list[float]:
         spectrum_D = torch.lerp(spectrum_D, flat_1.expand_as(spectrum_D), treatment.blend)
         for role, projection in layer.items():
             factor_D = spectrum_D.sqrt() / lengths[role]
-            projection.write_(head, rows[role] * factor_D[:, None])
+            _write_rows(projection, "weight", one, (rows[role] * factor_D[:, None])[None])
             if projection.has_bias:  # a query bias is seen through the keys, a key bias is turned with them
                 turn_D = factor_D if role == "k" else lengths["k"] / spectrum_D.sqrt()
-                _write_biases(projection, one, _biases(projection, one) * turn_D)
+                _write_rows(projection, "bias", one, _biases(projection, one) * turn_D)
         norms.append(spectrum_D.sum().sqrt().item())
     return norms
 
 
-def _carry_biases(
-    layer: Layer,
-    heads: Mapping[Role, range],
-    old: Mapping[Role, Tensor],
-    new: Mapping[Role, Tensor],
-    treatment: Treatment,
-) -> None:
+def _carry_biases(layer: Layer, heads: range, old_BDM: Tensor, new_BDM: Tensor, treatment: Treatment) -> None:
+    """Biases in the coordinates of the new keys, of a layer with as many key heads as query heads."""
     is_frames = treatment.init == "frames"
     if layer["q"].has_bias:
-        bias_BD, orthogonal = _biases(layer["q"], heads["q"]), is_frames or treatment.blend == 1
-        carried_BD = init.carry_query_bias(bias_BD, old["k"], new["k"], orthogonal=orthogonal)
-        _write_biases(layer["q"], heads["q"], carried_BD)
+        bias_BD, orthogonal = _biases(layer["q"], heads), is_frames or treatment.blend == 1
+        carried_BD = init.carry_query_bias(bias_BD, old_BDM, new_BDM, orthogonal=orthogonal)
+        _write_rows(layer["q"], "bias", heads, carried_BD)
     if is_frames and layer["k"].has_bias:  # without effect on attention, but then it is what it was
-        turned_BD = init.turn_bias(_biases(layer["k"], heads["k"]), old["k"], new["k"])
-        _write_biases(layer["k"], heads["k"], turned_BD)
+        turned_BD = init.turn_bias(_biases(layer["k"], heads), old_BDM, new_BDM)
+        _write_rows(layer["k"], "bias", heads, turned_BD)
 
 
 def _weights(projection: Projection, heads: range) -> Tensor:
     # To the CPU first: not every device supports float64.
     out = torch.empty(len(heads), projection.head_dim, projection.width, dtype=torch.float64, device="cpu")
-    for index, head in enumerate(heads):
-        out[index].copy_(projection.weight_rows(head).detach().cpu())
+    for block_DM, rows_DM in zip(out, projection.rows("weight", heads), strict=True):
+        block_DM.copy_(rows_DM.detach().cpu())
     return out
 
 
 def _biases(projection: Projection, heads: range) -> Tensor:
-    return torch.stack([projection.bias_rows(head).detach().cpu().double() for head in heads])
+    return torch.stack([bias_D.detach().cpu().double() for bias_D in projection.rows("bias", heads)])
 
 
-def _write_biases(projection: Projection, heads: range, biases_BD: Tensor) -> None:
-    for head, bias_D in zip(heads, biases_BD, strict=True):
-        projection.bias_rows(head).detach().copy_(bias_D)
+def _write_rows(projection: Projection, kind: Kind, heads: range, values: Tensor) -> None:
+    for rows, of_head in zip(projection.rows(kind, heads), values, strict=True):
+        rows.detach().copy_(of_head)
 
 
 def _gaussian(projection: Projection, heads: range, seed: int) -> Tensor:

@@ -130,11 +130,21 @@ def _mean_over_half_widths(
     df = n - 1
     by_seeds = t_quantile(tail, df) * spread / math.sqrt(n * df)
     by_examples = t_quantile(tail, math.inf) * example_se
+    points, step = _chi_density(df)
+    total = 0.0
+    for chi, weight in points:
+        total += weight * given(math.hypot(by_seeds * chi, by_examples))
+    return total * step / 3
+
+
+@lru_cache(maxsize=256)
+def _chi_density(df: int) -> tuple[tuple[tuple[float, float], ...], float]:
+    """(values of chi, each with its density times its weight in Simpson's rule; the step between them)."""
     low, high = max(0.0, math.sqrt(df) - 7), math.sqrt(df) + 7
     points = 128 if df > 2 else 512  # of Simpson's rule; with 2 seeds the quantile is large, and so is the slope
     step = (high - low) / points
     log_scale = (df / 2 - 1) * math.log(2) + math.lgamma(df / 2)
-    total = 0.0
+    weighted = []
     for number in range(points + 1):
         chi = low + number * step
         if chi == 0:
@@ -142,8 +152,8 @@ def _mean_over_half_widths(
         else:
             density = math.exp((df - 1) * math.log(chi) - chi * chi / 2 - log_scale)
         weight = 1 if number in (0, points) else 4 if number % 2 else 2
-        total += weight * density * given(math.hypot(by_seeds * chi, by_examples))
-    return total * step / 3
+        weighted.append((chi, weight * density))
+    return tuple(weighted), step
 
 
 @lru_cache(maxsize=1024)
