@@ -43,15 +43,16 @@ def test_kinds():
     )
     assert TIMES == ("step_seconds", "training_seconds")
     assert metric_names("predictions") == ("accuracy", "macro_f1", "f1", "matthews")
-    for name in (*metric_names("predictions", "loss"), *MEASURED):
+    assert metric_names("correlation") == ("pearson", "spearman")
+    for name in (*metric_names("predictions", "correlation", "loss"), *MEASURED):
         metric = find_metric(name)
-        assert (metric.compute is not None) == (metric.kind == "predictions")
-        assert is_higher_better(name) == (metric.kind == "predictions" or name in ("frozen", "total"))
+        assert (metric.compute is not None) == (metric.kind in ("predictions", "correlation") or name == "mse")
+        assert is_higher_better(name) == (metric.kind in ("predictions", "correlation") or name in ("frozen", "total"))
 
 
 def test_all_that_tasks_measure_is_in_the_table():
     for task in TASKS.values():
-        assert {find_metric(name).kind for name in task.metrics} <= {"predictions", "loss"}
+        assert {find_metric(name).kind for name in task.metrics} <= {"predictions", "correlation", "loss"}
 
 
 def test_no_other_module_knows_a_direction():

@@ -170,3 +170,7 @@ class TaskFacts:
     """By split: truncated examples, i.e. those longer than `max_length`."""
     overlap: tuple[Overlap, ...]
     """Of every split that is validated or tested on, with those before it."""
+    labels: tuple[str, ...] | None = None
+    """Of a classification that found them in its training rows: the classes, in the order of their indices."""
+    hub: str | None = None
+    """Of a data set that the study names: `owner/name@commit`, which was resolved when it was fetched."""

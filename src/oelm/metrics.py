@@ -9,8 +9,8 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from oelm.errors import StudyError, did_you_mean
 from oelm.format import Relative
@@ -20,25 +20,26 @@ if TYPE_CHECKING:  # a study file is checked without waiting for numpy
     from numpy.typing import NDArray
 
     Classes = NDArray[np.int64]
+    Numbers = NDArray[np.float64]
 
 ROUNDING = 1e-6
 """By which a measurement may be outside of its range."""
 Direction = Literal["higher", "lower"]
-Kind = Literal["predictions", "loss", "curve", "count", "time", "memory", "tuning"]
-ClassMetric = Callable[["Classes", "Classes", int], float]
-"""(labels, predictions, number of classes) of all examples of a split."""
+Kind = Literal["predictions", "correlation", "loss", "curve", "count", "time", "memory", "tuning"]
+ClassMetric = Callable[[Any, Any, int], float]
+"""(labels, predictions, number of classes) of all examples of a split; of a regression, numbers of no class."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     name: str
     kind: Kind
-    """Made of right and wrong predictions, of losses, of the training itself (a curve, a count, a time, memory), or of
-    the trials of a tuning."""
+    """Made of right and wrong predictions, of predicted numbers taken together, of losses, of the training itself (a
+    curve, a count, a time, memory), or of the trials of a tuning."""
     direction: Direction
     """Which way is better."""
     compute: ClassMetric | None = None
-    """Of `predictions`: from labels and predictions."""
+    """From labels and predictions, of what is made of them."""
     low: float = -math.inf
     high: float = math.inf
     """From what to what it can be."""
@@ -60,6 +61,11 @@ class Metric:
     def margin(self, effect: float) -> float:
         """A smallest effect of interest on that scale: a perplexity that is 5 % larger is `log(1.05)` away."""
         return math.log1p(effect) if self.relative else effect
+
+    @property
+    def is_quality(self) -> bool:
+        """Whether it says how good a model is, on examples that it was not trained on."""
+        return self.kind in ("predictions", "correlation", "loss")
 
     @property
     def is_share(self) -> bool:
@@ -104,6 +110,33 @@ def _f1_by_class(labels: Classes, predicted: Classes, classes: int) -> tuple[NDA
     return 2 * right / (actual + guessed).clip(1), actual + guessed > 0
 
 
+def _mse(labels: Numbers, predicted: Numbers, classes: int = 0) -> float:
+    return float(((labels - predicted) ** 2).mean())
+
+
+def _pearson(labels: Numbers, predicted: Numbers, classes: int = 0) -> float:
+    from scipy.stats import pearsonr
+
+    return _correlation(pearsonr, labels, predicted)
+
+
+def _spearman(labels: Numbers, predicted: Numbers, classes: int = 0) -> float:
+    from scipy.stats import spearmanr
+
+    return _correlation(spearmanr, labels, predicted)
+
+
+def _correlation(of: Callable[..., Any], labels: Numbers, predicted: Numbers) -> float:
+    """0 where all labels, or all predictions, are the same, as of Matthews: nothing goes with anything."""
+    import numpy as np
+
+    if not (np.isfinite(labels).all() and np.isfinite(predicted).all()):
+        return math.nan
+    if len(labels) < 2 or np.ptp(labels) == 0 or np.ptp(predicted) <= 1e-12 * np.abs(predicted).max():
+        return 0.0
+    return float(of(labels, predicted).statistic)
+
+
 def _quality(name: str, compute: ClassMetric, *, low: float = 0) -> Metric:
     return Metric(name=name, kind="predictions", direction="higher", compute=compute, low=low, high=1)
 
@@ -119,7 +152,11 @@ _METRICS: dict[str, Metric] = {
         _quality("macro_f1", _macro_f1),
         _quality("f1", _binary_f1),
         _quality("matthews", _matthews, low=-1),
+        Metric(name="pearson", kind="correlation", direction="higher", compute=_pearson, low=-1, high=1),
+        Metric(name="spearman", kind="correlation", direction="higher", compute=_spearman, low=-1, high=1),
         _cost("loss", "loss"),
+        # The loss of a regression, by its own name.
+        replace(_cost("mse", "loss"), compute=_mse),
         # The power of the loss, and judged as the loss; of one that no float has the power of, it is infinite.
         _cost("perplexity", "loss", low=1, high=math.inf, relative=True),
         # In every record, whatever the task.
@@ -146,6 +183,8 @@ def metric_names(*kinds: Kind) -> tuple[str, ...]:
 MEASURED = metric_names("curve", "count", "time", "memory", "tuning")
 """What there is beside the metrics of a task: in every record, or where the learning rate was tuned."""
 TIMES = metric_names("time")
+BY_EXAMPLE = ("accuracy", "loss", "perplexity", "mse")
+"""Those that are a mean over examples, so that other examples can be reckoned with; a correlation is none."""
 SHARES = tuple(metric.name for metric in _METRICS.values() if metric.is_share)
 """Between 0 and 1."""
 
@@ -194,8 +233,8 @@ def find_metric(name: str) -> Metric:
     return _METRICS[name]
 
 
-def class_metrics(names: Iterable[str], labels: Classes, predicted: Classes, classes: int) -> dict[str, float]:
-    """Of these metrics, those that are computed from labels and predictions."""
+def class_metrics(names: Iterable[str], labels: Any, predicted: Any, classes: int) -> dict[str, float]:
+    """Of these metrics, those that are computed from labels and predictions; of numbers, with 0 classes."""
     computed = {name: find_metric(name).compute for name in names}
     return {name: compute(labels, predicted, classes) for name, compute in computed.items() if compute}
 

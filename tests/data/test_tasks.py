@@ -16,7 +16,7 @@ from oelm.errors import DataError
 def test_a_task_holds_together(task):
     assert task.test or task.held_out, "something is reported on"
     assert task.validation not in task.test, "what is selected on is never reported"
-    assert bool(task.labels) == (task.kind == "classification")
+    assert bool(task.labels) == (task.kind == "classification" and not task.is_own)
     assert task.metric in task.metrics
     assert len(set(task.metrics)) == len(task.metrics)
     if task.hub is not None:
@@ -65,7 +65,9 @@ def test_a_task_of_ones_own(own_tasks, tmp_path):
         ({"kind": "translation"}, "kind: 'translation' is not known"),
         ({"labels": ("one",)}, "labels: a classification has at least two"),
         ({"labels": ("one", "one")}, "all different"),
-        ({"kind": "language-modeling", "metric": "perplexity"}, "text for language modeling has none"),
+        ({"kind": "language-modeling", "metric": "perplexity"}, "others have none"),
+        ({"kind": "regression", "metric": "mse"}, "others have none"),
+        ({"kind": "regression", "labels": ()}, "metric: 'accuracy' is not known; one of mse, pearson, spearman, loss"),
         ({"columns": ("a", "b", "c")}, "columns: one of text, or two"),
         ({"metric": "acuracy"}, "metric: 'acuracy' is not known; did you mean 'accuracy'?"),
         ({"metric": "peak_memory"}, "metric: 'peak_memory' is not known"),

@@ -1,5 +1,7 @@
 """The model of a recipe: in float32, from its seed alone, and one that can do the task."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import (
@@ -12,7 +14,7 @@ from transformers import (
 )
 
 import oelm
-from oelm.data.tasks import task_named
+from oelm.data.tasks import Task, task_named
 from oelm.errors import FolderError, ModelError, TreatmentError
 from oelm.models.build import build_model
 from oelm.study.recipe import ModelConfig
@@ -29,7 +31,8 @@ class Vocabulary:
 
 def build(folder, task="sst2", **recipe):
     model = ModelConfig(name=str(folder), **recipe)
-    return build_model(model, task=task_named(task), tokenizer=Vocabulary(), max_length=16, seed=0)
+    task = task if isinstance(task, Task) else task_named(task)
+    return build_model(model, task=task, tokenizer=Vocabulary(), max_length=16, seed=0)
 
 
 @pytest.fixture
@@ -158,3 +161,21 @@ def test_a_long_sequence_takes_no_square_of_memory_and_is_the_same_with_checkpoi
     assert max(kept) < 4096 * 200
     model.gradient_checkpointing_enable({"use_reentrant": False})
     assert torch.equal(model(input_ids=tokens).logits, plain)
+
+
+TOPICS = ("food", "music", "sport", "travel", "work")
+
+
+def test_the_head_is_that_of_the_labels_that_were_found(bert, gpt2):
+    found = replace(task_named("classification"), labels=TOPICS, has_found_labels=True)
+    model = build(bert, found)
+    assert model.classifier.out_features == 5
+    assert tuple(model.config.id2label.values()) == TOPICS, "by their names, for whoever loads it"
+    number = build(bert, "stsb")
+    assert (number.classifier.out_features, number.config.problem_type) == (1, "regression")
+    with pytest.raises(
+        ModelError, match=r"has 2 classes .*the task 'classification' has 5 \(food, music, sport, travel"
+    ):
+        build(gpt2, found)
+    with pytest.raises(ModelError, match=r"the task 'stsb' has a number"):
+        build(gpt2, "stsb")

@@ -28,7 +28,7 @@ from oelm.analysis.stats.crossed import Crossed, crossed
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds
 from oelm.errors import CellError
 from oelm.message import Message
-from oelm.metrics import find_metric, is_higher_better
+from oelm.metrics import BY_EXAMPLE, class_metrics, find_metric, is_higher_better
 from oelm.runs.layout import ENDED
 from oelm.runs.predictions import Predictions
 from oelm.runs.record import Record, Which
@@ -39,6 +39,7 @@ _LEVEL = 0.95
 _NO_LEARNING = 0.98  # of ln C
 _LITTLE = 0.1  # of the way from the commonest class to all correct
 _ONE_CLASS = 0.99  # of the predictions
+_CHANCE = 1.645  # standard errors of a correlation that is 0: one in twenty is above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +144,7 @@ def by_example(
     where these are fewer than two, or the examples are.
     """
     alike: list[tuple[Predictions, list[NDArray[np.float64]]]] = []
-    for seed in seeds if metric in ("accuracy", "loss", "perplexity") else ():
+    for seed in seeds if metric in BY_EXAMPLE else ():
         of_arms = [kept_predictions(results, arm, seed, model, split) for arm in arms]
         scores = [one.scores(metric) if one is not None else None for one in of_arms]
         if any(score is None or not (np.abs(score) <= LARGEST).all() for score in scores):
@@ -239,7 +240,7 @@ def seed_outcomes(
             failed[seed] = Message(f"status-{record.status}")
         elif seed not in values and results.sealed is None and seed in results.counted(arm):
             failed[seed] = Message("failure-no-number", metric=metric)
-    if kind not in ("predictions", "loss", "curve"):
+    if kind not in ("predictions", "correlation", "loss", "curve"):
         return SeedOutcomes(arm=arm, planned=seeds, not_run=tuple(not_run), failed={}, values=values)
     collapsed = {cell.seed for cell in results.collapsed if cell.arm == arm and cell.seed in values}
     if not collapsed.issuperset(seeds):
@@ -289,7 +290,7 @@ def worst_value(results: Results, metric: str, seeds: Collection[int]) -> float:
     known, everything = find_metric(metric), results.whole or results
     if known.kind == "tuning":
         return math.nan
-    if known.kind == "predictions":
+    if known.kind in ("predictions", "correlation"):
         bound = known.low if known.direction == "higher" else known.high
         return bound if math.isfinite(bound) else math.nan
     logs = (everything.steps(cell).loss for cell in everything.records if cell.seed in seeds)
@@ -339,9 +340,11 @@ def _at_majority(record: Record, results: Results) -> Message | None:
 
 
 def _collapse(record: Record, kept: Predictions) -> Message | None:
-    """How a classifier shows that it has learned nothing; None if it has learned something."""
+    """How a model with labels shows that it has learned nothing; None if it has learned something."""
     if kept.label is None or kept.prediction is None or not len(kept.label):
         return None
+    if not kept.has_classes:
+        return _uncorrelated(kept)
     examples = len(kept.label)
     counts = np.bincount(kept.label)
     share = counts.max() / examples
@@ -356,3 +359,14 @@ def _collapse(record: Record, kept: Predictions) -> Message | None:
     if same >= _ONE_CLASS and share < 0.95:
         return Message("collapsed-class", same=float(same))
     return None
+
+
+def _uncorrelated(kept: Predictions) -> Message | None:
+    """Of a regression: predictions that go with the labels no more than chance would have it, and are no closer to them
+    than their mean is."""
+    assert kept.label is not None
+    pearson = class_metrics(["pearson"], kept.label, kept.prediction, 0)["pearson"]
+    chance, error, spread = _CHANCE / math.sqrt(len(kept.label)), float(kept.loss.mean()), float(kept.label.var())
+    if pearson > chance or error < spread:
+        return None
+    return Message("collapsed-mean", pearson=pearson, chance=chance, error=error, spread=spread)

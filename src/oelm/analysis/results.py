@@ -299,7 +299,7 @@ class Results:
         kind = find_metric(metric).kind
         both = both_stages(self.study)
         trials = tuning_cells(both) if kind == "tuning" else compared_cells(both)
-        is_quality = kind in ("predictions", "loss")
+        is_quality = find_metric(metric).is_quality
         shared = (SIMPLE_BASELINE,) if is_quality else (BENCH,) if kind == "time" else ()
         files = (PREDICTIONS,) if is_quality else (STEPS,) if kind in ("time", "tuning") else ()
         cells = [str(cell) for cell in trials if cell.arm in arms]

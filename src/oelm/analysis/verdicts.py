@@ -565,7 +565,7 @@ def _special_key(one: Comparison, verdict: Verdict) -> str | None:
 
 
 def is_quality(metric: str) -> bool:
-    return find_metric(metric).kind in ("predictions", "loss")
+    return find_metric(metric).is_quality
 
 
 def _is_blocked(one: Comparison) -> bool:

@@ -86,9 +86,9 @@ def count_arm(study: Study, arm: str) -> Counts | None:
     if study.arms[arm].freezes_backbone:
         return None
     shape = _gpt(recipe) if recipe.model.name == "oelm-gpt" else _BERTS.get(recipe.model.name)
-    if shape is None:
+    if shape is None or (TASKS[recipe.data.task].is_own and TASKS[recipe.data.task].kind == "classification"):
         return None
-    classes = len(TASKS[recipe.data.task].labels)
+    classes = TASKS[recipe.data.task].num_outputs
     total = shape.total + classes * (shape.width + 1)
     frozen = _frozen(shape, study.arms[arm].treatment)
     qk = 2 * shape.layers * (shape.width**2 + shape.projection_bias)

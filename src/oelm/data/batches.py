@@ -27,7 +27,7 @@ class Batch:
     inputs: dict[str, Tensor]
     """Keyword arguments of the model, each (B, T)."""
     targets: Tensor
-    """Classes (B), or next tokens (B, T)."""
+    """Classes or numbers (B), or next tokens (B, T)."""
 
 
 class BatchSampler:
@@ -105,7 +105,8 @@ def _examples(split: Examples, rows: Rows, pad: int) -> Batch:
     inputs = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(mask)}
     if types is not None:
         inputs["token_type_ids"] = torch.from_numpy(types)
-    return Batch(inputs=inputs, targets=torch.from_numpy(split.labels[rows]))
+    targets = torch.from_numpy(split.labels[rows])
+    return Batch(inputs=inputs, targets=targets.float() if targets.is_floating_point() else targets)
 
 
 def _windows(split: Windows, rows: Rows) -> Batch:

@@ -130,7 +130,7 @@ def _by_split(task: Task, folder: Path) -> dict[str, list[Path]]:
     found = {}
     for split in _local_splits(task):
         for alias in _ALIASES.get(split, (split,)):
-            named = [file for file in files if _is_of(file, alias)]
+            named = [file for file in files if _has_name(file, alias)]
             if len({file.suffix.lower() for file in named}) > 1:
                 raise DataError(
                     f"the split '{split}' has files of more than one type",
@@ -158,7 +158,12 @@ def _check_parts(split: str, files: Sequence[Path]) -> None:
         )
 
 
-def _is_of(file: Path, split: str) -> bool:
+def is_of_split(file: Path, split: str) -> bool:
+    """Whether a file has the name of a split, or one that is accepted for it."""
+    return any(_has_name(file, alias) for alias in _ALIASES.get(split, (split,)))
+
+
+def _has_name(file: Path, split: str) -> bool:
     """`train.parquet`, `train-00000-of-00004.parquet`, `train_raw_slice.parquet`, but not `train_matched`."""
     stem = file.stem.lower()
     rest = stem.removeprefix(split)
@@ -211,11 +216,12 @@ def _from_hub(task: Task) -> dict[str, tuple[Path, ...]]:
         hub.repo,
         repo_type="dataset",
         revision=hub.revision,
-        allow_patterns=sorted(hub.files.values()),
+        allow_patterns=sorted(pattern for split in hub.files for pattern in _patterns_of(hub, split)),
     )
     try:  # a commit never changes, so cached files are valid
         files = _hub_files(hub, Path(download(local_files_only=True)))
-        if all(_has_all_parts(paths) for paths in files.values()):  # the client may not know how many there are
+        # The client may not know how many there are.
+        if all(_has_all_parts(files[one]) and len(files[one]) >= len(_patterns_of(hub, one)) for one in files):
             return files
     except LocalEntryNotFoundError:
         pass
@@ -231,16 +237,25 @@ def _from_hub(task: Task) -> dict[str, tuple[Path, ...]]:
         raise _not_fetched(task, files, "the hub is offline, unreachable, or does not have them")
     for split, paths in files.items():
         if not paths:
-            raise DataError(f"{hub.repo} has no files for the split '{split}'", where=hub.files[split])
+            raise DataError(
+                f"{hub.repo} has no files for the split '{split}'", where=", ".join(_patterns_of(hub, split))
+            )
     return files
 
 
 def _hub_files(hub: Hub, folder: Path) -> dict[str, tuple[Path, ...]]:
     # A link in the hub's cache may be dangling.
     return {
-        split: tuple(sorted(path for path in folder.glob(pattern) if path.is_file()))
-        for split, pattern in hub.files.items()
+        split: tuple(
+            sorted(path for pattern in _patterns_of(hub, split) for path in folder.glob(pattern) if path.is_file())
+        )
+        for split in hub.files
     }
+
+
+def _patterns_of(hub: Hub, split: str) -> tuple[str, ...]:
+    files = hub.files[split]
+    return (files,) if isinstance(files, str) else files
 
 
 def _cached_snapshot(hub: Hub) -> Path:

@@ -18,7 +18,7 @@ from oelm.data.chunking import TextChunker
 from oelm.data.documents import PIECE_CHARACTERS, chunk_documents, read_documents
 from oelm.data.overlap import Matches, TextIndex, TextOrPair, sentences_of
 from oelm.data.sources import Source
-from oelm.data.tables import has_labels, read_rows
+from oelm.data.tables import find_labels, has_labels, read_rows
 from oelm.errors import DataError
 from oelm.facts import Overlap
 from oelm.seeds import seed_for
@@ -74,14 +74,17 @@ class SplitReader:
         limit: int | None = None,
         progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     ):
-        self.source = source
+        self.source = source = find_labels(source)
         self.task = source.task
         self._drops_overlap = overlap == "drop"
         self._group = group
         self._limit = limit
         self._progress = progress
         own = self.task.validation if validation is None else None
-        if validation is None and own not in source.files:
+        self._holds_out_validation = own is not None and own not in source.files and self.task.held_out > 0
+        if self._holds_out_validation:
+            own = None
+        elif validation is None and own not in source.files:
             raise DataError(
                 f"the validation split '{own}' is missing" if own else "the task has no validation split",
                 where="recipe.data.path",
@@ -121,7 +124,7 @@ class SplitReader:
 
     @property
     def _holds_out(self) -> bool:
-        return self.holds_out_test or self.num_validation > 0
+        return self.holds_out_test or self._holds_out_validation or self.num_validation > 0
 
     def _divide(self, texts: Texts, reading: Callable[[str], Texts], **more: Any) -> Division:
         published = {name: reading(split) for name, split in self.published.items()}
@@ -139,14 +142,16 @@ class SplitReader:
         """The held-out rows by role, group by group."""
         order = np.random.default_rng(seed_for(0, "held out", self.task.name)).permutation(len(groups))
         order = order[may_be_chosen[order]]
-        test = min(self.task.held_out, len(order) // 10) if self.holds_out_test else 0
-        total = test + self.num_validation
+        tenth = min(self.task.held_out, len(order) // 10)
+        test = tenth if self.holds_out_test else 0
+        validation = max(1, tenth) if self._holds_out_validation else self.num_validation
+        total = test + validation
         _, first, group = np.unique(groups[order], return_index=True, return_inverse=True)
         by_group = order[np.argsort(first[group], kind="stable")]
         held = {"test-held_out": by_group[:test]} if test else {}
-        if self.num_validation:
+        if validation:
             others = by_group[~np.isin(groups[by_group], groups[by_group[:test]])]
-            held["validation"] = others[: self.num_validation]
+            held["validation"] = others[:validation]
         if total * 2 > len(order) or sum(map(len, held.values())) < total or (self.holds_out_test and not test):
             raise DataError(
                 f"cannot hold out {total} of {len(order)} {self._counted}",

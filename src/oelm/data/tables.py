@@ -1,9 +1,10 @@
-"""Tables: the rows of files in Parquet, CSV, TSV and JSON lines, validated for their task."""
+"""Tables: the rows of files in Parquet, CSV, TSV and JSON lines, validated for their task. Some say the labels."""
 
 import codecs
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, json, parquet
 
+from oelm.data.labels import check_spread, convert_labels, index_labels, name_classes
 from oelm.data.sources import PACKAGED, TABLES, TEXTS, Source
 from oelm.data.tasks import Task
-from oelm.errors import DataError
+from oelm.errors import DataError, did_you_mean
 from oelm.parquet import open_parquet
 
 # Of CSV and JSON read at a time: a row has to fit, and the next size is tried where it does not. Arrow determines the
@@ -37,6 +39,26 @@ def read_rows(source: Source, split: str, *, group: str | None = None) -> pa.Tab
     if rows.num_rows == 0:
         raise DataError(f"the split '{split}' of task '{source.task.name}' is empty", where=where)
     return rows
+
+
+def find_labels(source: Source) -> Source:
+    """The source with what its task leaves to the training rows: whether they have one or two texts, and the labels."""
+    task = source.task
+    if not task.is_own or task.has_found_labels:
+        return source
+    tables = {path: _table(path, task) for path in source.files["train"]}
+    for path, table in tables.items():
+        _check_names(table, path)
+    first, *_ = tables
+    task = replace(task, columns=_text_columns(tables[first], task, first))
+    labels = pa.concat_arrays([_own_labels(table, task, path) for path, table in tables.items()])
+    where = f"{first}, column '{_label_column(tables[first], task, first)}'"
+    if task.kind == "regression":
+        check_spread(labels, where=where)
+    else:
+        names = name_classes(pc.unique(labels).to_pylist(), where=where)
+        task = replace(task, labels=names, has_found_labels=True)
+    return replace(source, task=task)
 
 
 def has_labels(source: Source, split: str) -> bool:
@@ -88,6 +110,8 @@ def _table(path: Path, task: Task) -> pa.Table:
         hint = "check that the file is complete"
         if extension != ".parquet":
             hint = explain_encoding(path) or f"{hint} and UTF-8"
+        if "changed from" in str(error) and "label" in str(error):
+            hint = "labels that are all names, or all numbers"
         raise DataError(f"cannot read {path} as {extension[1:]}", why=_shorten(error), hint=hint) from error
     except OSError as error:
         raise DataError(f"cannot read {path} as {extension[1:]}", why=_shorten(error)) from error
@@ -113,7 +137,10 @@ def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
         ),
         # Otherwise texts that look like numbers or dates would be converted.
         convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys((*task.columns, "text", "text_a", "text_b"), pa.string())
+            column_types=dict.fromkeys(
+                (*task.columns, "text", "text_a", "text_b", *([task.label, "label"] if task.is_own else [])),
+                pa.string(),
+            )
         ),
     )
 
@@ -195,16 +222,9 @@ def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None =
     if task.package is not None and not source.local:
         table = table.filter(pc.equal(table["source"], PACKAGED[task.package][2]))
     _check_names(table, path)
-    default = ("text_a", "text_b") if task.pairs else ("text",)
-    texts = next((names for names in (task.columns, default) if set(names) <= set(table.column_names)), None)
-    if texts is None:
-        raise DataError(
-            f"no column {' and '.join(task.columns)} for task '{task.name}'",
-            where=f"{path}, with the columns {_shorten(', '.join(table.column_names[:12]))}",
-            hint=f"name them {' and '.join(default)}",
-        )
+    texts = _text_columns(table, task, path)
     columns: dict[str, pa.ChunkedArray] = {}
-    for name, column in zip(default, texts, strict=True):
+    for name, column in zip(_output_names(texts), texts, strict=True):
         values = table[column]
         if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
             raise DataError(f"column '{column}' must be text, got {values.type}", where=str(path))
@@ -214,13 +234,40 @@ def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None =
                 f"column '{column}' has {values.null_count} missing values, the first in row {row}", where=str(path)
             )
         if not _is_utf8(values):
-            raise DataError(f"column '{column}' is not valid UTF-8", where=str(path))
+            raise DataError(f"column '{column}' is not valid UTF-8", where=str(path), hint=explain_encoding(path))
+        if task.is_own and (row := pc.index(pc.utf8_trim_whitespace(values), "").as_py()) >= 0:
+            raise DataError(
+                f"column '{column}' has an empty text in row {row}", where=str(path), hint="remove rows without a text"
+            )
         columns[name] = values.cast(pa.large_string())
-    if task.kind == "classification":
+    if task.kind != "language-modeling":
         columns["label"] = _labels(table, task, path)
     if group is not None:
         columns["group"] = _groups(table, group, path)
     return pa.table(columns)
+
+
+def _text_columns(table: pa.Table, task: Task, path: Path) -> tuple[str, ...]:
+    """The names of one or two columns of text, as the task has them or as any local file may."""
+    have = table.column_names
+    default = _output_names(task.columns)
+    usual = [] if task.only_these_columns else [default]
+    if task.is_own and task.columns == ("text",) and not task.only_these_columns:
+        usual += [("text_a", "text_b")]
+    for names in (task.columns, *usual):
+        if set(names) <= set(have):
+            return names
+    missing = next(name for name in task.columns if name not in have)
+    raise DataError(
+        f"no column {' and '.join(task.columns)} for task '{task.name}'{did_you_mean(missing, have)}",
+        where=f"{path}, with the columns {_shorten(', '.join(have[:12]))}",
+        hint=f"name them {' and '.join(default)}, or say which they are: "
+        f"data: {{columns: {{{', '.join(f'{name}: NAME' for name in default)}}}}}",
+    )
+
+
+def _output_names(texts: Sequence[str]) -> tuple[str, ...]:
+    return ("text_a", "text_b") if len(texts) == 2 else ("text",)
 
 
 def _groups(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
@@ -257,13 +304,33 @@ def _is_utf8(values: pa.ChunkedArray) -> bool:
     return True
 
 
-def _labels(table: pa.Table, task: Task, path: Path) -> pa.ChunkedArray:
-    name = next((name for name in (task.label, "label") if name in table.column_names), None)
+def _label_column(table: pa.Table, task: Task, path: Path) -> str:
+    usual = (task.label,) if task.only_these_columns else (task.label, "label")
+    name = next((name for name in usual if name in table.column_names), None)
     if name is None:
         raise DataError(
-            f"no column '{task.label}' for task '{task.name}'",
+            f"no column '{task.label}' for task '{task.name}'{did_you_mean(task.label, table.column_names)}",
             where=f"{path}, with the columns {_shorten(', '.join(table.column_names[:12]))}",
+            hint="name it label, or say which it is: data: {columns: {label: NAME}}",
         )
+    return name
+
+
+def _own_labels(table: pa.Table, task: Task, path: Path) -> pa.Array:
+    """Names, or the numbers of a regression."""
+    name = _label_column(table, task, path)
+    values = table[name]
+    if not _is_utf8(values):
+        raise DataError(f"column '{name}' is not valid UTF-8", where=str(path), hint=explain_encoding(path))
+    return convert_labels(values, task, where=f"{path}, column '{name}'")
+
+
+def _labels(table: pa.Table, task: Task, path: Path) -> pa.ChunkedArray:
+    name = _label_column(table, task, path)
+    if task.is_own:
+        own = _own_labels(table, task, path)
+        where = f"{path}, column '{name}'"
+        return pa.chunked_array([own if task.kind == "regression" else index_labels(own, task, where=where)])
     values = table[name]
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         if not _is_utf8(values):
@@ -290,10 +357,21 @@ def _classes(task: Task) -> str:
 
 
 def explain_encoding(path: Path) -> str | None:
-    """What to do with UTF-16, as some spreadsheets write it."""
+    """What to do with a text file that is not UTF-8: UTF-16, as some spreadsheets write it, or one byte a character."""
+    if path.suffix.lower() == ".parquet":
+        return None
     with path.open("rb") as file:
         is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    return f"iconv -f UTF-16 -t UTF-8 {path.name} > utf8{path.suffix}, as it is UTF-16" if is_utf16 else None
+    if is_utf16:
+        return f"iconv -f UTF-16 -t UTF-8 {path.name} > utf8{path.suffix}, as it is UTF-16"
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with path.open("rb") as file:
+        try:
+            while block := file.read(_BLOCK):
+                decoder.decode(block)
+        except UnicodeDecodeError:
+            return f"iconv -f WINDOWS-1252 -t UTF-8 {path.name} > utf8{path.suffix}, if that is its encoding"
+    return None
 
 
 def _shorten(text: object) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from oelm.errors import DataError, did_you_mean
 from oelm.metrics import metric_names, registered_metrics
 
-TaskKind = Literal["classification", "language-modeling"]
+TaskKind = Literal["classification", "regression", "language-modeling"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,14 @@ class Hub:
     repo: str
     revision: str
     """A commit, so that the rows can never change."""
-    files: dict[str, str]
-    """Pattern of the file names of each split."""
+    files: dict[str, str | tuple[str, ...]]
+    """Pattern of the file names of each split, or several."""
+    is_pinned: bool = True
+    """Whether the task itself says the commit; a study that names a data set takes the one it finds."""
+
+    @property
+    def commit(self) -> str:
+        return f"{self.repo}@{self.revision}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +47,14 @@ class Task:
     columns: tuple[str, ...] = ("text",)
     """Of the text: one, or two for pairs. In a local file `text`, or `text_a` and `text_b`, will do as well."""
     label: str = "label"
-    """The column of the class: its name in `labels`, or its index there."""
+    """The column of the class, by its name in `labels` or its index there; of a regression, of the number."""
+    only_these_columns: bool = False
+    """Whether no others will do: a study has named them."""
     labels: tuple[str, ...] = ()
-    """Names of the classes, in the order of their indices."""
+    """Names of the classes, in the order of their indices. A classification without any finds them in the training
+    rows."""
+    has_found_labels: bool = False
+    """Whether that is where they are from: then a number in a row is the name of a class, and no index."""
     metric: str = "accuracy"
     """What is looked at first."""
     validation: str | None = None
@@ -64,6 +75,19 @@ class Task:
         return len(self.columns) == 2
 
     @property
+    def is_own(self) -> bool:
+        """Whether the rows say what it is about: their labels, or numbers, are nowhere else."""
+        found = self.has_found_labels or not self.labels
+        return self.kind == "regression" or (self.kind == "classification" and found)
+
+    @property
+    def num_outputs(self) -> int:
+        """Of the task head: as many as there are labels, at least two; of a regression one."""
+        if self.kind == "classification":
+            return len(self.labels) or 2
+        return 1 if self.kind == "regression" else 0
+
+    @property
     def has_files(self) -> bool:
         """Whether it says itself where its rows are."""
         return self.synthetic or self.hub is not None or self.package is not None or self.path is not None
@@ -73,8 +97,11 @@ class Task:
         """What is measured, by name."""
         if self.kind == "language-modeling":
             return ("perplexity", "loss")
-        two = ("f1",) if len(self.labels) == 2 else ()
-        return tuple(dict.fromkeys(("accuracy", "macro_f1", *two, self.metric, *registered_metrics(), "loss")))
+        if self.kind == "regression":
+            return ("mse", "pearson", "spearman", "loss")
+        some = ["f1"] if len(self.labels) in (0, 2) else []  # of labels that are yet to be found there may be two
+        some += ["matthews"] if self.is_own else []
+        return tuple(dict.fromkeys(("accuracy", "macro_f1", *some, self.metric, *registered_metrics(), "loss")))
 
 
 def _hub(repo: str, revision: str, pattern: str, *splits: str) -> Hub:
@@ -82,10 +109,11 @@ def _hub(repo: str, revision: str, pattern: str, *splits: str) -> Hub:
 
 
 def _glue(name: str, columns: tuple[str, ...], labels: tuple[str, ...], **more: Any) -> Task:
+    kind: TaskKind = "classification" if labels else "regression"
     test = ("validation_matched", "validation_mismatched") if name == "mnli" else ("validation",)
     revision = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
     hub = _hub("nyu-mll/glue", revision, f"{name}/{{}}-*.parquet", "train", *test)
-    return Task(name=name, kind="classification", hub=hub, columns=columns, labels=labels, test=test, **more)
+    return Task(name=name, kind=kind, hub=hub, columns=columns, labels=labels, test=test, **more)
 
 
 def _wikitext(name: str) -> Task:
@@ -98,6 +126,19 @@ def _wikitext(name: str) -> Task:
         validation="validation",
         test=("test",),
         rows="lines",
+    )
+
+
+def _own(name: str, kind: TaskKind, columns: tuple[str, ...] = ("text",), *, metric: str = "accuracy") -> Task:
+    """Of the user's own data. What has no file is held out."""
+    return Task(
+        name=name,
+        kind=kind,
+        columns=columns,
+        metric=metric,
+        validation="validation",
+        test=("test",),
+        held_out=1000,
     )
 
 
@@ -128,6 +169,8 @@ TASKS: dict[str, Task] = {
         _glue("rte", ("sentence1", "sentence2"), ("entailment", "not_entailment")),
         _glue("mrpc", ("sentence1", "sentence2"), ("not_equivalent", "equivalent")),
         _glue("cola", ("sentence",), ("unacceptable", "acceptable"), metric="matthews"),
+        _glue("wnli", ("sentence1", "sentence2"), ("not_entailment", "entailment")),
+        _glue("stsb", ("sentence1", "sentence2"), (), metric="pearson"),
         Task(
             name="imdb",
             kind="classification",
@@ -183,6 +226,9 @@ TASKS: dict[str, Task] = {
             held_out=5000,
         ),
         Task(name="text", kind="language-modeling", metric="perplexity", held_out=1000),
+        _own("classification", "classification"),
+        _own("pairs", "classification", ("text_a", "text_b")),
+        _own("regression", "regression", metric="mse"),
         _synthetic("recall", DIGITS),
         _synthetic("induction", LETTERS),
     )
@@ -197,6 +243,8 @@ TEST_EXAMPLES = {
     "rte": 277,
     "mrpc": 408,
     "cola": 1043,
+    "wnli": 71,
+    "stsb": 1500,
     "imdb": 25000,
     "ag_news": 7600,
     "xnli-en": 5010,
@@ -224,10 +272,10 @@ def _task_problems(task: Task) -> Iterator[str]:
     if task.kind not in get_args(TaskKind):
         yield f"kind: '{task.kind}' is not known; one of {', '.join(get_args(TaskKind))}"
         return
-    if (task.kind == "classification") != (len(set(task.labels)) == len(task.labels) >= 2):
-        yield "labels: a classification has at least two, all different; text for language modeling has none"
+    if task.labels and (task.kind != "classification" or not len(set(task.labels)) == len(task.labels) >= 2):
+        yield "labels: a classification has at least two, all different, or finds them in its rows; others have none"
     if len(task.columns) not in (1, 2) or (task.kind == "language-modeling" and task.pairs):
-        yield f"columns: one of text, or two for pairs of a classification, got {list(task.columns)}"
+        yield f"columns: one of text, or two for pairs of a classification or regression, got {list(task.columns)}"
     if task.metric not in _measurable(task):
         known = _measurable(task)
         yield f"metric: '{task.metric}' is not known{did_you_mean(task.metric, known)}; one of {', '.join(known)}"
@@ -244,9 +292,9 @@ def _task_problems(task: Task) -> Iterator[str]:
 
 
 def _measurable(task: Task) -> list[str]:
-    kinds = ("predictions", "loss") if task.kind == "classification" else ("loss",)
-    skipped = "perplexity" if task.kind == "classification" else ""
-    return [name for name in metric_names(*kinds) if name != skipped]
+    if task.kind == "classification":
+        return [*metric_names("predictions"), "loss"]
+    return list(task.metrics if task.kind == "regression" else ("loss", "perplexity"))
 
 
 def task_named(name: str) -> Task:

@@ -46,7 +46,8 @@ class Examples:
     types: NDArray[np.int8] | None
     """Segment of a pair that each token belongs to (`token_type_ids`), if the tokenizer has them."""
     offsets: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64] | NDArray[np.float64]
+    """Indices of classes, or the numbers of a regression."""
     rows: NDArray[np.int64]
     """Row of each example in the published split."""
 
@@ -123,6 +124,8 @@ def tokenize_task(
 
     `tokenizer` returns one, given (texts of the training split, JSON data that identifies them); it may ignore both.
     """
+    reader = SplitReader(source, validation, overlap=overlap, group=group, limit=limit, progress=progress)
+    source = reader.source  # with the labels that are found in its rows
     task = source.task
     files = source.fingerprint(log=log)
     _check_disjoint(files, source)
@@ -135,8 +138,8 @@ def tokenize_task(
         "overlap": overlap,
         "group": group,
         **({} if limit is None else {"limit": limit}),
+        **({"columns": [*task.columns, task.label]} if task.only_these_columns else {}),
     }
-    reader = SplitReader(source, validation, overlap=overlap, group=group, limit=limit, progress=progress)
 
     def check_unchanged() -> None:
         if source.fingerprint(log=log) != files:
@@ -152,7 +155,7 @@ def tokenize_task(
     key = {"format": _FORMAT, "data": data, "tokenizer": fingerprint, "max_length": max_length}
 
     def make(folder: Path) -> None:
-        write = _write_examples if task.kind == "classification" else _write_tokens
+        write = _write_tokens if task.kind == "language-modeling" else _write_examples
         write(folder, reader, chosen, max_length=max_length, pair_separator=pair_separator, progress=progress)
         check_unchanged()
         for line in _describe(reader.division):
@@ -179,6 +182,8 @@ def tokenize_task(
             sizes=sizes,
             cut=meta.cut,
             overlap=tuple(Overlap(**one) for one in meta.overlap),
+            labels=task.labels if task.has_found_labels else None,
+            hub=task.hub.commit if task.hub is not None and not task.hub.is_pinned else None,
         ),
     )
 

@@ -95,7 +95,7 @@ def _count_weights(sizes: GPTSizes, recipe: Recipe, vocab: int) -> int:
     m, f = sizes.width, sizes.ffn
     norms = 4 * m + (2 * m // sizes.heads if recipe.model.qk_norm else 0)
     layer = 4 * m**2 + 2 * m * f + f + m + norms
-    classes = len(TASKS[recipe.data.task].labels)
+    classes = TASKS[recipe.data.task].num_outputs
     return (vocab + sizes.context) * m + sizes.layers * layer + 2 * m + classes * (m + 1)
 
 

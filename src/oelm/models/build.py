@@ -79,8 +79,10 @@ def _small_gpt(recipe: ModelConfig, task: Task, tokenizer: Any, max_length: int)
     try:
         if task.kind == "language-modeling":
             return OelmGPTForCausalLM(OelmGPTConfig(**options))
-        options |= {"pooling": recipe.pooling, "num_labels": len(task.labels)}
-        return OelmGPTForSequenceClassification(OelmGPTConfig(**options))
+        options |= {"pooling": recipe.pooling}
+        config = OelmGPTConfig(**options)
+        _set_outputs_(config, task)
+        return OelmGPTForSequenceClassification(config)
     except ValueError as error:
         raise ModelError(str(error), where="recipe.model") from error
 
@@ -93,10 +95,10 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
     options = {"revision": recipe.revision} if recipe.revision else {}
     auto: Any = AutoModelForCausalLM if task.kind == "language-modeling" else AutoModelForSequenceClassification
     config = load_config(name, **options)
-    if task.kind == "classification":
+    if task.kind != "language-modeling":
         if not recipe.from_scratch:
             _check_classes(config, task, name)
-        config.num_labels = len(task.labels)
+        _set_outputs_(config, task)
     if recipe.dropout is not None:
         set_dropout_(config, recipe.dropout)
     if not isinstance(getattr(config, "vocab_size", None), int):
@@ -108,7 +110,7 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
             f"the tokenizer has {len(tokenizer):,} tokens, but the model's vocab_size is {config.vocab_size:,}",
             hint="use the model's own tokenizer, or from_scratch: true",
         )
-    if task.kind == "classification":
+    if task.kind != "language-modeling":
         config.pad_token_id = tokenizer.pad_token_id  # some models use it to find the last token of an example
     elif hasattr(config, "is_decoder"):
         config.is_decoder = True  # otherwise an encoder would see the tokens it predicts
@@ -125,6 +127,16 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
     return model
 
 
+def _set_outputs_(config: Any, task: Task) -> None:
+    """As many outputs as the task has. Those of labels that were found in the data are named by them."""
+    config.num_labels = task.num_outputs
+    if task.has_found_labels:
+        config.id2label = dict(enumerate(task.labels))
+        config.label2id = {name: number for number, name in enumerate(task.labels)}
+    if task.kind == "regression":
+        config.problem_type = "regression"
+
+
 def _new_model(auto: Any, config: Any, name: str) -> nn.Module:
     check_size(config, auto, bounds=Bounds(weights=memory_bytes() // torch.float32.itemsize))
     try:
@@ -136,10 +148,11 @@ def _new_model(auto: Any, config: Any, name: str) -> nn.Module:
 def _check_classes(config: Any, task: Task, name: str) -> None:
     """Refuse a classification head with another number of classes: it would be dropped and newly initialized."""
     has_classifier = any(str(cls).endswith("ForSequenceClassification") for cls in config.architectures or ())
-    if has_classifier and config.num_labels != len(task.labels):
+    if has_classifier and config.num_labels != task.num_outputs:
+        has = f"{len(task.labels)} ({_join(task.labels)})" if task.labels else "a number, which is one output"
         raise ModelError(
             f"the checkpoint has {config.num_labels} classes ({_join(config.id2label.values())}), "
-            f"the task '{task.name}' has {len(task.labels)} ({_join(task.labels)})",
+            f"the task '{task.name}' has {has}",
             where=f"{name}: the classification head of {config.architectures[0]}",
             why="its classification head does not fit the task, and is never dropped silently",
             hint="drop the head: transformers.AutoModel.from_pretrained(MODEL).save_pretrained(FOLDER), and "

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oelm.errors import CellError
+from oelm.metrics import BY_EXAMPLE
 from oelm.parquet import open_parquet
 from oelm.runs.files import FileDigest, read_unchanged
 from oelm.runs.layout import PREDICTIONS
@@ -22,33 +23,47 @@ if TYPE_CHECKING:
 _FORMAT, _FORMAT_KEY = 2, b"oelm_format"  # in the metadata of the file
 # What can be in a file that is not damaged.
 _WORDS = ("model", "split")
+_CLASSES = ("label", "prediction")  # or numbers of a regression
 _RANGES = {"loss": (-np.inf, np.inf), "label": (0, 1_000_000), "prediction": (0, 1_000_000), "tokens": (1, 1 << 40)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """Of one model on one split, an entry an example. A language model has documents, and no labels."""
+    """Of one model on one split, an entry an example. A language model has documents, and no labels; the labels and
+    predictions of a regression are numbers (float64), and its losses squared errors."""
 
     row: NDArray[np.int64]
     """Of the published split; of a language model, the number of the document."""
     loss: NDArray[np.float64]
     """Summed over the tokens of a document."""
-    label: NDArray[np.int64] | None = None
+    label: NDArray[np.int64] | NDArray[np.float64] | None = None
     """What is right."""
-    prediction: NDArray[np.int64] | None = None
-    """The class that the model prefers."""
+    prediction: NDArray[np.int64] | NDArray[np.float64] | None = None
+    """The class that the model prefers, or its number."""
     tokens: NDArray[np.int64] | None = None
     """Of a document, those that were predicted."""
+
+    def __post_init__(self) -> None:
+        if (
+            self.label is not None
+            and self.prediction is not None
+            and self.label.dtype.kind != self.prediction.dtype.kind
+        ):
+            raise ValueError("labels are classes and predictions numbers, or the other way round")
+
+    @property
+    def has_classes(self) -> bool:
+        return self.label is not None and self.prediction is not None and self.label.dtype.kind == "i"
 
     def scores(self, metric: str) -> NDArray[np.float64] | None:
         """What the metric is made of, example by example; None for one that is no mean of examples.
 
         It is their mean, or for text their sum over all tokens; a perplexity is the power of that.
         """
-        if metric == "accuracy" and self.label is not None and self.prediction is not None:
-            right: NDArray[np.float64] = (self.label == self.prediction).astype(np.float64)
+        if metric == "accuracy" and self.has_classes:
+            right: NDArray[np.float64] = np.equal(self.label, self.prediction).astype(np.float64)  # type: ignore[arg-type]
             return right
-        return self.loss if metric in ("loss", "perplexity") else None
+        return self.loss if metric in BY_EXAMPLE and metric != "accuracy" else None
 
     def mean(self, metric: str) -> float | None:
         """The metric; of a perplexity, its logarithm."""
@@ -119,11 +134,14 @@ def _are(word: str, words: list[str]) -> NDArray[np.bool_]:
 def _numbers(name: str, column: pa.Array) -> NDArray[Any]:
     from pyarrow import types
 
-    is_kind = types.is_floating if name == "loss" else types.is_integer
-    if not is_kind(column.type) or column.null_count:
+    is_number = types.is_floating(column.type) and name in ("loss", *_CLASSES)
+    if not (is_number or (name != "loss" and types.is_integer(column.type))) or column.null_count:
         raise _other_content(name, column)
     values: NDArray[Any] = np.from_dlpack(column)  # its own to_numpy loads pandas
-    if name in _RANGES and len(values):
+    if name in _CLASSES and is_number:
+        if not np.isfinite(values).all():
+            raise ValueError(f"'{name}' is not finite")
+    elif name in _RANGES and len(values):
         (least, most), low, high = _RANGES[name], values.min(), values.max()
         if not (low >= least and high <= most):
             raise ValueError(f"'{name}' goes from {low} to {high}")

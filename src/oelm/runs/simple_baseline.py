@@ -28,14 +28,15 @@ class SimpleBaseline:
     splits: dict[str, dict[str, float]]
     """By test split and metric."""
     majority: dict[str, Share]
-    """By test split: the accuracy of always predicting the most frequent class of the training rows."""
+    """By test split: the accuracy of always predicting the most frequent class of the training rows; none of a
+    regression."""
     right: dict[str, Annotated[str, Field(pattern=r"^([0-9a-f]{2})*$")]]
-    """By test split: a bit for every example, in hexadecimal, whether its class is predicted; none for language
-    modeling."""
+    """By test split: a bit for every example, in hexadecimal, whether its class is predicted; none where there are no
+    classes."""
     classes: Annotated[int, Field(gt=0)] | None
-    """How many there are; None for language modeling."""
+    """How many there are; None of a regression and for language modeling."""
     kind: str
-    """`tf-idf + logistic regression` or `bigrams`"""
+    """`tf-idf + logistic regression`, `tf-idf + ridge regression` or `bigrams`"""
     rows: Count
     """How many examples, or tokens, the simple model was trained on."""
     capped: bool

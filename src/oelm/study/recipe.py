@@ -84,10 +84,21 @@ class SyntheticConfig(ForbidExtra):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(ForbidExtra):
-    task: _Text
-    """A row of the table of tasks: sst2, imdb, tinystories, ..."""
+    task: _Text = "classification"
+    """A row of the table of tasks: sst2, imdb, tinystories, ...; of your own data: classification, pairs, regression,
+    text. Left out, labels and whether examples are pairs are found in the data."""
     path: str | dict[str, str] | None = None
     """A folder or file to read instead of the hub, or one for each split."""
+    hub: _Text | None = None
+    """A data set of the hub for a task of your own data, by its name: `owner/name`."""
+    config: str | None = None
+    """Of `hub`: the configuration (subset), where it has several."""
+    revision: str | None = None
+    """Of `hub`: commit, tag or branch; left out, the main branch when it is first fetched. The commit is recorded."""
+    splits: dict[Literal["train", "validation", "test"], _Text] | None = None
+    """Of `hub`: what the splits are called there, or patterns of their files; left out, the usual names."""
+    columns: dict[Literal["text", "text_a", "text_b", "label"], _Text] | None = None
+    """What the columns are called: `{text: review, label: stars}`; left out, text (text_a and text_b) and label."""
     max_length: Annotated[int, Ge(2)] = 128
     """Tokens: longer examples are cut; text for language modeling comes in windows of this length."""
     validation: _Positive | None = None

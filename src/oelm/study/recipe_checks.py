@@ -1,5 +1,6 @@
 """Checks of a recipe: what its fields, each good by itself, must be together, and which names they may have."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -56,9 +57,11 @@ def _check_data(data: DataConfig, task: Task, problems: Problems) -> None:
             "recipe.data.validation",
             f"task '{task.name}' has no split to select on: say how many training examples to hold out, e.g. 1000",
         )
-    if data.path is None and not task.has_files:
+    _check_own(data, task, problems)
+    if data.path is None and data.hub is None and not task.has_files:
         what = "text" if task.kind == "language-modeling" else "examples"
-        problems.add("recipe.data.path", f"task '{task.name}' needs a folder or file of {what}")
+        hub = ", or recipe.data.hub, a data set of the hub" if task.validation else ""
+        problems.add("recipe.data.path", f"task '{task.name}' needs a folder or file of {what}{hub}")
     if data.path is not None and task.synthetic:
         problems.add("recipe.data.path", f"task '{task.name}' makes its own examples, and reads no files")
     if data.synthetic is not None and not task.synthetic:
@@ -68,8 +71,32 @@ def _check_data(data: DataConfig, task: Task, problems: Problems) -> None:
         problems.add("recipe.data.group", f"examples of task '{task.name}' are made one by one: they have no groups")
     if data.group is not None and task.kind == "language-modeling":
         problems.add("recipe.data.group", f"task '{task.name}' is text: whole documents are held out")
-    if data.pair_separator is not None and not task.pairs:
+    if data.pair_separator is not None and not task.pairs and not task.is_own:
         problems.add("recipe.data.pair_separator", f"task '{task.name}' has no pairs to join")
+
+
+def _check_own(data: DataConfig, task: Task, problems: Problems) -> None:
+    """Where one's own data are, and what their columns are called."""
+    if data.hub is not None and data.path is not None:
+        problems.add("recipe.data.hub", "goes with no path: the data are at one of them")
+    if data.hub is not None and (task.has_files or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", data.hub)):
+        own = ", ".join(name for name, one in TASKS.items() if not one.has_files)
+        what = f"task '{task.name}' has its own data; these take any: {own}" if task.has_files else "must be owner/name"
+        problems.add("recipe.data.hub", what)
+    for field in ("config", "revision", "splits") if data.hub is None else ():
+        if getattr(data, field) is not None:
+            problems.add(f"recipe.data.{field}", "goes with recipe.data.hub, a data set of the hub")
+    if data.splits is not None and "train" not in data.splits:
+        problems.add("recipe.data.splits", "must say which split is trained on: {train: NAME}")
+    texts = {"text", "text_a", "text_b"} & {*(data.columns or ())}
+    may_be_one, may_be_two = not task.pairs, task.pairs or (task.is_own and task.columns == ("text",))
+    if texts and not ((texts == {"text"} and may_be_one) or (texts == {"text_a", "text_b"} and may_be_two)):
+        either = " or ".join(["text"] * may_be_one + ["text_a and text_b"] * may_be_two)
+        problems.add("recipe.data.columns", f"task '{task.name}' has {either}, got {' and '.join(sorted(texts))}")
+    if data.columns and "label" in data.columns and task.kind == "language-modeling":
+        problems.add("recipe.data.columns.label", f"task '{task.name}' is text, and has no labels")
+    if data.columns and task.synthetic:
+        problems.add("recipe.data.columns", f"examples of task '{task.name}' are made: they have no columns")
 
 
 def _check_optimizer(recipe: Recipe, problems: Problems) -> None:

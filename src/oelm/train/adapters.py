@@ -58,7 +58,7 @@ def _task_head(model: nn.Module, task: Task) -> dict[str, nn.Parameter]:
     """
     parameters = dict(model.named_parameters())
     head = set(replaced_head(model).new)
-    if task.kind == "classification":
+    if task.kind != "language-modeling":
         inside = f"{getattr(model, 'base_model_prefix', '')}."
         head |= {name for name in in_task_head(model, parameters) if not name.startswith(inside)}
     return {name: parameter for name, parameter in parameters.items() if name in head}
@@ -101,7 +101,7 @@ def _add_adapter(
     modules = {name.rpartition(".")[0] if name.startswith(inside) else name.split(".")[0] for name in head}
     options = {
         **adapter.options,
-        "task_type": "SEQ_CLS" if task.kind == "classification" else "CAUSAL_LM",
+        "task_type": "CAUSAL_LM" if task.kind == "language-modeling" else "SEQ_CLS",
         "modules_to_save": sorted(modules - {"classifier", "score"}),  # which PEFT adds to a task of classes
     }
     if adapter.kind == "adalora":

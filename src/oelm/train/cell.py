@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from oelm.data.sources import Source, find_source
 from oelm.data.splits import SplitReader
-from oelm.data.tasks import task_named
 from oelm.data.tokenize import TokenizedTask, load_tokenizer, tokenize_task, train_tokenizer
 from oelm.errors import AuditFailed, CellError, OelmError, Stopped
 from oelm.facts import AttentionStats
@@ -27,8 +26,9 @@ from oelm.runs.record import Failure, ModelScores, Record, Which, read_record, w
 from oelm.runs.steps import read_written_steps
 from oelm.runs.train_state import TrainState
 from oelm.study.cells import CellSpec
+from oelm.study.data_task import task_of
 from oelm.study.recipe import DataConfig, Recipe, SyntheticConfig
-from oelm.train.preflight import check_data, check_files_unchanged, check_spec_unchanged
+from oelm.train.preflight import check_data, check_files_unchanged, check_metric, check_spec_unchanged
 from oelm.train.process import avoid_spinning, keep_memory
 from oelm.train.progress import Progress, log_to_file
 
@@ -201,6 +201,7 @@ def build_loop(
         )
     with group.main_process_first():  # the others find the tokens made
         prepared = load_data(recipe, progress)
+    check_metric(spec, prepared.task)
     check_data(spec, root, prepared.facts)
     accelerator = _accelerator(recipe, folder)
     model = build_cell_model(recipe, prepared, seed=seed)
@@ -294,7 +295,7 @@ def open_splits(recipe: Recipe) -> SplitReader:
 
 def _source_of(data: DataConfig) -> Source:
     made = data.synthetic or SyntheticConfig()
-    return find_source(task_named(data.task), data.path, pairs=made.pairs, seed=made.seed)
+    return find_source(task_of(data), data.path, pairs=made.pairs, seed=made.seed)
 
 
 _TRIED = 4  # examples that a treatment is tried on

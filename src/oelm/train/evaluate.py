@@ -58,7 +58,7 @@ def evaluate(
     # Of text, what is kept are documents: a window holds parts of several, and its neighbors are no others by chance.
     ends = split.document_ends if isinstance(split, Windows) else None
     loss = np.zeros(number if ends is None else len(ends))
-    predicted = np.zeros(number, dtype=np.int64)
+    predicted = np.zeros(number, dtype=split.labels.dtype if isinstance(split, Examples) else np.int64)
     was_training = objective.training
     objective.eval()
     done = 0
@@ -75,7 +75,8 @@ def evaluate(
                     continue
                 measured = losses.cpu().double().numpy()
                 if logits is not None:
-                    loss[rows], predicted[rows] = measured, logits.argmax(-1).cpu().numpy()
+                    answers = logits.squeeze(-1) if task.kind == "regression" else logits.argmax(-1)
+                    loss[rows], predicted[rows] = measured, answers.cpu().numpy()
                 elif ends is not None:
                     places = rows[:, None] * measured.shape[1] + np.arange(1, measured.shape[1] + 1)
                     np.add.at(loss, np.searchsorted(ends, places), measured)
@@ -84,6 +85,8 @@ def evaluate(
     finally:
         objective.train(was_training)
     group.all_reduce_arrays_(loss, predicted)
+    if isinstance(split, Examples) and task.kind == "regression":
+        loss[:] = (predicted - split.labels) ** 2  # of labels that float32 has not all digits of
     if not isinstance(split, Examples):
         assert ends is not None
         documents = Predictions(row=np.arange(len(ends)), loss=loss, tokens=np.diff(ends, prepend=0))

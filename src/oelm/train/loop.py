@@ -222,7 +222,7 @@ class Loop:
         return 1 - sum(int(each.sum()) for each in lengths) / sum(len(each) * int(each.max()) for each in lengths)
 
     def _weight(self, rows: Rows) -> int:
-        return len(rows) if self.task.kind == "classification" else int(self.prepared.train.lengths[rows].sum())
+        return int(self.prepared.train.lengths[rows].sum()) if self.task.kind == "language-modeling" else len(rows)
 
     def clip(self) -> Tensor:
         """The length of the gradient before clipping."""

@@ -1,4 +1,4 @@
-"""Objective: what training minimizes, the cross-entropy of classes or of next tokens.
+"""Objective: what training minimizes: the cross-entropy of classes or of next tokens, the squared error of numbers.
 
 The logits of a language model are its largest tensors by far: 4,096 tokens and 50,257 words are 0.8 GB, and as much
 again for each of their log-probabilities and gradients. Where the output head is a plain linear map, its loss and, in
@@ -29,14 +29,15 @@ class Objective(nn.Module):
     def forward(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         """The loss of a batch, summed over its examples, or over the tokens of its windows."""
         if targets.ndim == 1:
-            return F.cross_entropy(self.model(**inputs).logits.float(), targets, reduction="sum")
+            logits = self.model(**inputs).logits.float()
+            return _by_example(logits, targets, reduction="sum")
         return self._next_tokens(inputs, targets)
 
     def each(self, inputs: dict[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor | None]:
         """(loss of every example (B), logits (B, C)); of windows that of every token (B, T), and no logits."""
         if targets.ndim == 1:
             logits = self.model(**inputs).logits.float()
-            return F.cross_entropy(logits, targets, reduction="none"), logits
+            return _by_example(logits, targets, reduction="none"), logits
         if not self._plain_head:
             return _by_token(self._logits(inputs), targets.flatten()).view_as(targets), None
         head, hidden = self._head, self._hidden(inputs)
@@ -76,6 +77,13 @@ class Objective(nn.Module):
     def _logits(self, inputs: dict[str, Tensor]) -> Tensor:
         logits: Tensor = self.model(**inputs, use_cache=False).logits.flatten(0, 1)  # (B * T, V)
         return logits
+
+
+def _by_example(logits: Tensor, targets: Tensor, *, reduction: str) -> Tensor:
+    """Of classes (B), or of numbers (B), with logits (B, C) or (B, 1)."""
+    if targets.is_floating_point():
+        return F.mse_loss(logits.squeeze(-1), targets, reduction=reduction)
+    return F.cross_entropy(logits, targets, reduction=reduction)
 
 
 def _by_token(logits: Tensor, targets: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from oelm.data.sources import find_source
-from oelm.data.tasks import task_named
+from oelm.data.tasks import Task, task_named
 from oelm.errors import OelmError, Stopped, StudyError
 from oelm.facts import TaskFacts
 from oelm.runs.cell_start import read_cell
@@ -91,6 +91,17 @@ def check_files_unchanged(spec: CellSpec, root: Path, record: Record) -> None:
         )
 
 
+def check_metric(spec: CellSpec, task: Task) -> None:
+    """Refuse what is not measured after all: whether there are two classes, which F1 is for, only the data say."""
+    metric = spec.compare.metric
+    if metric not in task.metrics:
+        raise StudyError(
+            f"'{metric}' is not measured: the data have {len(task.labels)} labels",
+            where="compare.metric",
+            hint=f"one of {', '.join(task.metrics)}",
+        )
+
+
 def _first_alike(spec: CellSpec, root: Path, *, apart_from: Path) -> list[Path]:
     """A started cell that reads the same tokens, if there is one."""
     for cell in walk_cell_folders(root):
@@ -120,6 +131,7 @@ def check_treatments(arms: list[CellSpec], *, progress: Progress) -> None:
         try:
             recipe, seed = arms[0].recipe, arms[0].seed
             prepared = load_data(recipe, progress)
+            check_metric(arms[0], prepared.task)
             model, inputs = build_cell_model(recipe, prepared, seed=seed), first_inputs(prepared)
             for spec in arms:
                 try:

@@ -1,7 +1,7 @@
 """Simple baseline: what a simple model without attention reaches on the very same rows.
 
-TF-IDF and logistic regression for classes, bigrams for text. It is trained where the data are, and saved beside the
-records of the study (`runs/simple_baseline.py`).
+TF-IDF and logistic regression for classes, or ridge regression for numbers; bigrams for text. It is trained where the
+data are, and saved beside the records of the study (`runs/simple_baseline.py`).
 """
 
 import math
@@ -30,7 +30,7 @@ from oelm.seeds import seed_for
 MOST_ROWS = 100_000
 MOST_TOKENS = 5_000_000
 
-_Classes = NDArray[np.int64]
+_Labels = NDArray[Any]
 
 
 def save_simple_baseline(study_folder: Path, prepared: TokenizedTask, reading: SplitReader) -> SimpleBaseline:
@@ -45,61 +45,62 @@ def save_simple_baseline(study_folder: Path, prepared: TokenizedTask, reading: S
 
 def train_simple_baseline(prepared: TokenizedTask, reading: SplitReader) -> SimpleBaseline:
     """Train the simple model on the training rows, and measure it on the test splits."""
-    return _of_classes(prepared, reading) if prepared.task.kind == "classification" else _of_text(prepared)
+    return _of_text(prepared) if prepared.task.kind == "language-modeling" else _of_labels(prepared, reading)
 
 
-# -- classification --------------------------------------------------------------------------------------------
+# -- classification and regression -----------------------------------------------------------------------------
 
 
-def _of_classes(prepared: TokenizedTask, reading: SplitReader) -> SimpleBaseline:
+def _of_labels(prepared: TokenizedTask, reading: SplitReader) -> SimpleBaseline:
     task = prepared.task
     tables = reading.tables()
     assert {name: table.num_rows for name, table in tables.items()} == prepared.facts.sizes
     train = tables["train"]
-    frequent = int(np.bincount(train["label"].to_numpy()).argmax())
+    has_classes = task.kind == "classification"
+    frequent = int(np.bincount(train["label"].to_numpy()).argmax()) if has_classes else 0
     capped = train.num_rows > MOST_ROWS
     if capped:
         random = np.random.default_rng(seed_for(0, "floor", task.name))
         train = train.take(np.sort(random.choice(train.num_rows, MOST_ROWS, replace=False)))
-    predict = _fit(train)
+    predict = _fit(train, has_classes=has_classes)
     reported = {name: tables[f"test-{name}"] for name in prepared.test}
     labels = {name: table["label"].to_numpy() for name, table in reported.items()}
     predicted = {name: predict(table) for name, table in reported.items()}
-    classes = len(task.labels)
+    classes = len(task.labels)  # none of a regression
     return SimpleBaseline(
         data=prepared.facts.data,
         tokenizer=None,
         splits={name: class_metrics(task.metrics, labels[name], predicted[name], classes) for name in reported},
-        majority={name: float((of_split == frequent).mean()) for name, of_split in labels.items()},
-        right={name: pack_answers(labels[name] == predicted[name]) for name in reported},
-        classes=classes,
-        kind="tf-idf + logistic regression",
+        majority={name: float((of_split == frequent).mean()) for name, of_split in labels.items() if has_classes},
+        right={name: pack_answers(labels[name] == predicted[name]) for name in reported if has_classes},
+        classes=classes or None,
+        kind=f"tf-idf + {'logistic' if has_classes else 'ridge'} regression",
         rows=train.num_rows,
         capped=capped,
     )
 
 
-def _fit(train: pa.Table) -> Callable[[pa.Table], _Classes]:
-    """Logistic regression on TF-IDF of words and pairs of words; each text of a pair has features of its own."""
+def _fit(train: pa.Table, *, has_classes: bool) -> Callable[[pa.Table], _Labels]:
+    """Logistic or ridge regression on TF-IDF of words and pairs of words; each text of a pair has its own features."""
     from scipy.sparse import hstack
     from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LogisticRegression, Ridge
 
-    labels: _Classes = train["label"].to_numpy()
+    labels: _Labels = train["label"].to_numpy()
     found = {name: _words(train[name].to_pylist()) for name in train.column_names if name.startswith("text")}
     blocks = {name: block for name, block in found.items() if block is not None}
     if not blocks or len(set(labels.tolist())) == 1:  # nothing to learn from
-        frequent = np.bincount(labels).argmax()
-        return lambda table: np.full(table.num_rows, frequent, dtype=np.int64)
-    model = LogisticRegression(max_iter=200)
+        usual = np.bincount(labels).argmax() if has_classes else labels.mean()
+        return lambda table: np.full(table.num_rows, usual, dtype=labels.dtype)
+    model = LogisticRegression(max_iter=200) if has_classes else Ridge()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # not quite at its best, it is a baseline all the same
         model.fit(hstack([features for _, features in blocks.values()], format="csr"), labels)
 
-    def predict(table: pa.Table) -> _Classes:
+    def predict(table: pa.Table) -> _Labels:
         parts = [vectorizer.transform(table[name].to_pylist()) for name, (vectorizer, _) in blocks.items()]
-        classes: _Classes = model.predict(hstack(parts, format="csr"))
-        return classes
+        predicted: _Labels = model.predict(hstack(parts, format="csr"))
+        return predicted
 
     return predict
 

@@ -22,25 +22,25 @@ def check_assay(results: Results) -> list[Issue]:
     everything, found = results.whole or results, results.comparisons.values()
     if any(_can_tell(one) for one in everything.comparisons.values()):
         return []
-    alike = [(one.arm, one.against) for one in found if one.verdict == "equivalent" and _is_quality(one.metric)]
+    alike = [
+        (one.arm, one.against) for one in found if one.verdict == "equivalent" and find_metric(one.metric).is_quality
+    ]
     alike += [pair for one in results.hypotheses for pair in _said_to_be_alike(one)]
     return [issue("NO-ASSAY", where=arm, arms=(arm, against)) for arm, against in dict.fromkeys(alike)]
 
 
 def _can_tell(one: Comparison) -> bool:
     """Whether an arm shows that worse attention is found to be worse."""
-    return one.verdict == "worse" and _is_quality(one.metric) and abs(one.estimate.mean) >= (one.margin or 0.0)
+    return (
+        one.verdict == "worse" and find_metric(one.metric).is_quality and abs(one.estimate.mean) >= (one.margin or 0.0)
+    )
 
 
 def _said_to_be_alike(one: JudgedHypothesis) -> list[tuple[str, str]]:
     """The arms of a hypothesis that is supported, and would be if they were the same."""
     estimand, rule, margin = one.hypothesis.estimand, one.hypothesis.rule, one.hypothesis.margin
-    if one.status != "supported" or estimand.against is None or not _is_quality(estimand.metric):
+    if one.status != "supported" or estimand.against is None or not find_metric(estimand.metric).is_quality:
         return []
     same = 1.0 if estimand.form == "ratio" else 0.0
     holds = rule == "within" or (same > margin if rule == "above" else same < margin)
     return [(estimand.arm, estimand.against)] if holds else []
-
-
-def _is_quality(metric: str) -> bool:
-    return find_metric(metric).kind in ("predictions", "loss")

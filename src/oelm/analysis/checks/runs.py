@@ -28,7 +28,7 @@ from oelm.analysis.observed_design import all_starts
 from oelm.analysis.results import Results, finite_number
 from oelm.errors import CellError
 from oelm.message import Message, verbatim
-from oelm.metrics import find_metric
+from oelm.metrics import BY_EXAMPLE, find_metric
 from oelm.runs.layout import PREDICTIONS
 from oelm.runs.predictions import Predictions
 from oelm.runs.record import LrTrace, Record
@@ -174,7 +174,7 @@ def _reproduced(cell: Cell, record: Record, kept: Predictions) -> Iterator[Issue
     if not kept_rows or (kept.label is not None and kept_rows != examples):
         at: dict[str, Any] = {"where": str(cell), "arms": (cell.arm,), "severity": "warn"}
         yield issue("NOT-REPRODUCED", key="predictions-missing", **at, n=kept_rows, examples=examples)
-    for metric in ("accuracy", "loss", "perplexity"):
+    for metric in BY_EXAMPLE:
         said, again = record.value(metric), kept.mean(metric)
         if said is None or again is None:
             continue
@@ -279,7 +279,7 @@ def _largest_class(results: Results, cell: Cell) -> float | None:
     record, kept = results.records[cell], None
     with contextlib.suppress(CellError):  # said elsewhere
         kept = results.predictions(cell)
-    if kept is not None and kept.label is not None and len(kept.label):
+    if kept is not None and kept.has_classes and kept.label is not None and len(kept.label):
         return float(np.bincount(kept.label).max() / len(kept.label))
     simple = find_simple_baseline(record.data, results.simple_baselines)
     return simple.majority.get(record.first_split or "") if simple is not None else None

@@ -31,7 +31,7 @@ def provenance_section(results: Results) -> list[Block]:
         rows = flatten({"": kept, "processes": processes, "data": data})
         for path, value in rows.items():
             counted = values.setdefault(path, {})
-            one = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            one = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
             counted[one] = counted.get(one, 0) + len(records)
     cells = len(results.records) + len(results.tuning)
     rows_by_field = []

@@ -1,0 +1,182 @@
+"""One's own data: labels that are found, columns that are named, and what is wrong with them said in one message."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import oelm
+from oelm.data.own import name_columns
+from oelm.data.sources import find_source
+from oelm.data.splits import SplitReader
+from oelm.data.tasks import TASKS, Task, task_named
+from oelm.errors import DataError
+
+TOPICS = ("food", "music", "sport", "travel", "work")
+
+
+def write_csv(path, labels, *, texts=("text",), label="label", rows=40, start=0):
+    """Rows that all differ; the labels take turns."""
+    lines = [",".join((*texts, label))]
+    for row in range(start, start + rows):
+        words = [f"{name} number {row} of them" for name in texts]
+        lines.append(",".join((*words, str(labels[row % len(labels)]))))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def read(task, path, validation=None, *, columns=None):
+    task = task_named(task) if isinstance(task, str) else task
+    return SplitReader(find_source(name_columns(task, columns or {}), str(path)), validation)
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [
+        (TOPICS[::-1], TOPICS),
+        ((10, 9, 2), ("2", "9", "10")),  # by size, and not as indices
+        (("1.0", "01", "0"), ("0", "1")),
+        (("-1", "1"), ("-1", "1")),
+        (("true", "false"), ("false", "true")),
+        (("NA", "N/A"), ("N/A", "NA")),
+    ],
+)
+def test_labels_are_found_in_the_training_rows(labels, found, tmp_path):
+    reader = read("classification", write_csv(tmp_path / "mine.csv", labels))
+    assert reader.task.labels == found
+    tables = reader.tables()
+    assert {name: table.num_rows for name, table in tables.items()} == {
+        "train": 32,
+        "validation": 4,
+        "test-held_out": 4,
+    }
+    assert set(tables["train"]["label"].to_pylist()) == set(range(len(found)))
+    text, label = (tables["test-held_out"][name][0].as_py() for name in ("text", "label"))
+    said = str(labels[int(text.split()[2]) % len(labels)])
+    assert found[label] == (said if said in found else "1")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "tsv"])
+def test_they_are_the_same_in_every_format(kind, tmp_path):
+    columns = {"text": [f"row {row} of them" for row in range(30)], "label": [row % 3 + 1 for row in range(30)]}
+    file, rows = tmp_path / f"mine.{kind}", list(zip(*columns.values(), strict=True))
+    if kind == "parquet":
+        parquet.write_table(pa.table({**columns, "label": pa.array(columns["label"]).dictionary_encode()}), file)
+    elif kind == "jsonl":
+        file.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
+    else:
+        file.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
+    reader = read("classification", file)
+    assert reader.task.labels == ("1", "2", "3")
+    assert reader.tables()["train"]["label"][0].as_py() in (0, 1, 2)
+
+
+def test_two_texts_are_pairs_without_a_word(tmp_path):
+    both = ("text_a", "text_b")
+    file = write_csv(tmp_path / "mine.csv", ("yes", "no"), texts=both)
+    for name in ("classification", "pairs"):
+        assert read(name, file).task.columns == both
+        assert {*both, "label", "row"} == {*read(name, file).tables()["train"].column_names}
+    one = write_csv(tmp_path / "one.csv", ("yes", "no"))
+    with pytest.raises(DataError, match="no column text_a and text_b for task 'pairs'"):
+        read("pairs", one)
+
+
+@pytest.mark.parametrize("texts", [("text",), ("text_a", "text_b")])
+def test_a_regression_has_numbers(texts, tmp_path):
+    reader = read("regression", write_csv(tmp_path / "mine.csv", ("0.5", 1, "2e0", -3), texts=texts))
+    labels = reader.tables()["train"]["label"]
+    assert labels.type == pa.float64()
+    assert set(labels.to_pylist()) == {0.5, 1, 2, -3}
+    assert reader.task.pairs == (len(texts) == 2)
+
+
+def test_columns_are_named(tmp_path):
+    file = write_csv(tmp_path / "mine.csv", ("a", "b"), texts=("review", "text"), label="stars")
+    reader = read("classification", file, columns={"text": "review", "label": "stars"})
+    assert reader.tables()["train"]["text"][0].as_py().startswith("review number")
+    assert reader.task.labels == ("a", "b")
+    two = read("classification", file, columns={"text_a": "text", "text_b": "review", "label": "stars"})
+    assert two.tables()["train"]["text_b"][0].as_py().startswith("review number")
+
+
+def test_splits_are_found_by_their_names(tmp_path):
+    for number, split in enumerate(("train", "dev", "test")):
+        write_csv(tmp_path / f"{split}.csv", TOPICS, rows=20, start=100 * number)
+    assert set(read("classification", tmp_path).tables()) == {"train", "validation", "test-test"}
+
+
+def test_a_task_can_be_registered_without_labels(tmp_path, monkeypatch):
+    monkeypatch.setattr("oelm.data.tasks.TASKS", dict(TASKS))
+    path = str(write_csv(tmp_path / "mine.csv", TOPICS, texts=("body",), label="topic"))
+    common = {"columns": ("body",), "held_out": 100, "path": path}
+    mine = oelm.register_task(Task(name="mine", kind="classification", label="topic", **common))
+    assert SplitReader(find_source(mine, None), 4).task.labels == TOPICS
+    write_csv(tmp_path / "mine.csv", (1, 2.5), texts=("body",), label="price")
+    price = oelm.register_task(Task(name="price", kind="regression", label="price", metric="pearson", **common))
+    assert SplitReader(find_source(price, None), 4).tables()["train"]["label"][0].as_py() in (1.0, 2.5)
+
+
+# -- what is wrong ------------------------------------------------------------------------------------------------
+
+
+def rows_of(*labels):
+    return "text,label\n" + "".join(f"row {number},{label}\n" for number, label in enumerate(labels))
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "what"),
+    [
+        ("classification", rows_of("a", "", "b"), r"1 of 3 rows have no label, the first of them row 1"),
+        ("classification", rows_of("a", "1", "2"), r"some labels are numbers \('1', '2'\), others are names \('a'\)"),
+        ("classification", rows_of("a", "a", "a"), r"all training rows have the label 'a'"),
+        ("classification", rows_of("0.5", "1", "2"), r"numbers, and not all of them whole.*(\n.*)*task: regression"),
+        ("classification", "text,label\n,a\nb,b\n", r"column 'text' has an empty text in row 0"),
+        ("classification", "txt,label\nx,a\n", r"no column text for task 'classification'; did you mean 'txt'\?"),
+        ("classification", "text,lable\nx,a\n", r"no column 'label' .*; did you mean 'lable'\?"),
+        ("regression", rows_of("1", "much"), r"label 'much' in row 1 is not a number"),
+        ("regression", rows_of("1", "nan"), r"label 'nan' in row 1 is not a number"),
+        ("regression", rows_of("1", "inf"), r"label 'inf' in row 1 is not a number"),
+        ("regression", rows_of("1", ""), r"1 of 2 rows have no label"),
+        ("regression", rows_of("2", "2"), r"all training rows have the label 2"),
+    ],
+)
+def test_bad_rows_are_refused(task, content, what, tmp_path):
+    (tmp_path / "mine.csv").write_text(content)
+    with pytest.raises(DataError, match=what) as error:
+        read(task, tmp_path / "mine.csv").tables()
+    assert "where  " in str(error.value)
+    assert "mine.csv" in str(error.value)
+    assert "try    " in str(error.value)
+
+
+def test_a_label_of_the_test_split_alone(tmp_path):
+    write_csv(tmp_path / "train.csv", ("a", "b"))
+    write_csv(tmp_path / "test.csv", ("a", "c"), start=100)
+    with pytest.raises(DataError, match=r"label 'c' in row 1 is in no training row(\n.*)*test\.csv.*(\n.*)*'a', 'b'"):
+        read("classification", tmp_path).tables()
+
+
+def test_mixed_labels_of_json(tmp_path):
+    (tmp_path / "mine.jsonl").write_text('{"text": "x", "label": 1}\n{"text": "y", "label": "two"}\n')
+    with pytest.raises(DataError, match=r"changed from number to string(.*\n)*.*all names, or all numbers"):
+        read("classification", tmp_path / "mine.jsonl")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_another_encoding(kind, tmp_path):
+    text = rows_of("a", "b") if kind == "csv" else '{"text": "x", "label": "a"}\n{"text": "y", "label": "b"}\n'
+    (tmp_path / f"mine.{kind}").write_bytes(
+        text.replace("x" if kind == "jsonl" else "row", "caf\u00e9").encode("latin-1")
+    )
+    with pytest.raises(DataError, match=r"UTF-?8(.*\n)*.*iconv -f WINDOWS-1252"):
+        read("classification", tmp_path / f"mine.{kind}").tables()
+
+
+def test_a_named_column_is_not_replaced_by_another(tmp_path):
+    file = write_csv(tmp_path / "mine.csv", ("a", "b"))
+    for columns, what in (({"text": "texts"}, "no column texts"), ({"label": "labels"}, "no column 'labels'")):
+        with pytest.raises(DataError, match=f"{what} .*did you mean"):
+            read("classification", file, columns=columns)
