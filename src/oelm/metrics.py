@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from oelm.errors import StudyError, did_you_mean
 from oelm.format import Relative
@@ -38,7 +38,8 @@ class Metric:
     direction: Direction
     """Which way is better."""
     compute: ClassMetric | None = None
-    """Of `predictions`: from labels and predictions."""
+    """Of `predictions`: from labels and predictions; None of what is made of the kept predictions of its kind of
+    task (`runs/predictions.py`)."""
     low: float = -math.inf
     high: float = math.inf
     """From what to what it can be."""
@@ -104,7 +105,7 @@ def _f1_by_class(labels: Classes, predicted: Classes, classes: int) -> tuple[NDA
     return 2 * right / (actual + guessed).clip(1), actual + guessed > 0
 
 
-def _quality(name: str, compute: ClassMetric, *, low: float = 0) -> Metric:
+def _quality(name: str, compute: ClassMetric | None = None, *, low: float = 0) -> Metric:
     return Metric(name=name, kind="predictions", direction="higher", compute=compute, low=low, high=1)
 
 
@@ -119,6 +120,9 @@ _METRICS: dict[str, Metric] = {
         _quality("macro_f1", _macro_f1),
         _quality("f1", _binary_f1),
         _quality("matthews", _matthews, low=-1),
+        # Of token classification: entities with all of their words and their type right, and words.
+        _quality("entity_f1"),
+        _quality("token_accuracy"),
         _cost("loss", "loss"),
         # The power of the loss, and judged as the loss; of one that no float has the power of, it is infinite.
         _cost("perplexity", "loss", low=1, high=math.inf, relative=True),
@@ -146,6 +150,8 @@ def metric_names(*kinds: Kind) -> tuple[str, ...]:
 MEASURED = metric_names("curve", "count", "time", "memory", "tuning")
 """What there is beside the metrics of a task: in every record, or where the learning rate was tuned."""
 TIMES = metric_names("time")
+BY_EXAMPLE = ("accuracy", "entity_f1", "token_accuracy", "loss", "perplexity")
+"""What kept predictions give again, and how much every example has to do with it."""
 SHARES = tuple(metric.name for metric in _METRICS.values() if metric.is_share)
 """Between 0 and 1."""
 
@@ -198,6 +204,26 @@ def class_metrics(names: Iterable[str], labels: Classes, predicted: Classes, cla
     """Of these metrics, those that are computed from labels and predictions."""
     computed = {name: find_metric(name).compute for name in names}
     return {name: compute(labels, predicted, classes) for name, compute in computed.items() if compute}
+
+
+class EntityCounts(NamedTuple):
+    """Of a sentence, or of many: what the F1 of entities is made of."""
+
+    right: int
+    """Those that were found as they are: the same words, the same type."""
+    found: int
+    true: int
+
+
+def count_entities(tags: Sequence[str], predicted: Sequence[str]) -> EntityCounts:
+    """The entities of a sentence by its tags in IOB2 and by those that were predicted, as seqeval finds them.
+
+    An `I-` that continues nothing begins an entity, as in conlleval.
+    """
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    true, found = (set(get_entities(list(one))) for one in (tags, predicted))
+    return EntityCounts(right=len(true & found), found=len(found), true=len(true))
 
 
 def check_ranges(metrics: Mapping[str, float]) -> None:

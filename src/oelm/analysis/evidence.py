@@ -28,7 +28,7 @@ from oelm.analysis.stats.crossed import Crossed, crossed
 from oelm.analysis.stats.estimate import Estimate, Interval, from_seeds
 from oelm.errors import CellError
 from oelm.message import Message
-from oelm.metrics import find_metric, is_higher_better
+from oelm.metrics import BY_EXAMPLE, find_metric, is_higher_better
 from oelm.runs.layout import ENDED
 from oelm.runs.predictions import Predictions
 from oelm.runs.record import Record, Which
@@ -143,7 +143,7 @@ def by_example(
     where these are fewer than two, or the examples are.
     """
     alike: list[tuple[Predictions, list[NDArray[np.float64]]]] = []
-    for seed in seeds if metric in ("accuracy", "loss", "perplexity") else ():
+    for seed in seeds if metric in BY_EXAMPLE else ():
         of_arms = [kept_predictions(results, arm, seed, model, split) for arm in arms]
         scores = [one.scores(metric) if one is not None else None for one in of_arms]
         if any(score is None or not (np.abs(score) <= LARGEST).all() for score in scores):
@@ -158,13 +158,12 @@ def by_example(
     kept, rows = max(alike, key=lambda found: len(found[1]), default=(None, []))
     if kept is None or len(rows) < 2 or len(kept.row) < 2:
         return None
-    return np.stack(rows), kept.tokens
+    return np.stack(rows), kept.weights(metric)
 
 
 def same_examples(one: Predictions, other: Predictions) -> bool:
-    if (one.tokens is None) != (other.tokens is None) or not np.array_equal(one.row, other.row):
-        return False
-    return one.tokens is None or np.array_equal(one.tokens, other.tokens)  # type: ignore[arg-type]
+    pairs = ((one.row, other.row), (one.tokens, other.tokens), (one.words, other.words))
+    return all((a is None) == (b is None) and (a is None or b is None or np.array_equal(a, b)) for a, b in pairs)
 
 
 def kept_predictions(

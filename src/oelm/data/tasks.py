@@ -12,7 +12,12 @@ from typing import Any, Literal, get_args
 from oelm.errors import DataError, did_you_mean
 from oelm.metrics import metric_names, registered_metrics
 
-TaskKind = Literal["classification", "language-modeling"]
+TaskKind = Literal["classification", "language-modeling", "tokens"]
+# What is measured of the kinds that are not in this table by their labels; the first is looked at first.
+KIND_METRICS: dict[TaskKind, tuple[str, ...]] = {
+    "language-modeling": ("perplexity", "loss"),
+    "tokens": ("entity_f1", "token_accuracy", "loss"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +44,13 @@ class Task:
     synthetic: bool = False
     """Whether the rows are made (`data/synthetic.py`), and nothing has to be read."""
     columns: tuple[str, ...] = ("text",)
-    """Of the text: one, or two for pairs. In a local file `text`, or `text_a` and `text_b`, will do as well."""
+    """Of the text: one, or two for pairs. In a local file `text`, or `text_a` and `text_b`, will do as well; of other
+    kinds, the names that `data/kinds/` has for them."""
     label: str = "label"
-    """The column of the class: its name in `labels`, or its index there."""
+    """The column of the class: its name in `labels`, or its index there; of other kinds, of what is right."""
     labels: tuple[str, ...] = ()
-    """Names of the classes, in the order of their indices."""
+    """Names of the classes, in the order of their indices; of tags they are found in the training split if none are
+    said."""
     metric: str = "accuracy"
     """What is looked at first."""
     validation: str | None = None
@@ -71,8 +78,8 @@ class Task:
     @property
     def metrics(self) -> tuple[str, ...]:
         """What is measured, by name."""
-        if self.kind == "language-modeling":
-            return ("perplexity", "loss")
+        if self.kind in KIND_METRICS:
+            return KIND_METRICS[self.kind]
         two = ("f1",) if len(self.labels) == 2 else ()
         return tuple(dict.fromkeys(("accuracy", "macro_f1", *two, self.metric, *registered_metrics(), "loss")))
 
@@ -183,6 +190,16 @@ TASKS: dict[str, Task] = {
             held_out=5000,
         ),
         Task(name="text", kind="language-modeling", metric="perplexity", held_out=1000),
+        Task(
+            name="tokens",
+            kind="tokens",
+            columns=("tokens",),
+            label="ner_tags",
+            metric="entity_f1",
+            validation="validation",
+            test=("test",),
+            held_out=1000,
+        ),
         _synthetic("recall", DIGITS),
         _synthetic("induction", LETTERS),
     )
@@ -224,9 +241,12 @@ def _task_problems(task: Task) -> Iterator[str]:
     if task.kind not in get_args(TaskKind):
         yield f"kind: '{task.kind}' is not known; one of {', '.join(get_args(TaskKind))}"
         return
-    if (task.kind == "classification") != (len(set(task.labels)) == len(task.labels) >= 2):
+    least = {"classification": 2, "tokens": 0}.get(task.kind)
+    if task.labels if least is None else len(set(task.labels)) != len(task.labels) or len(task.labels) < least:
         yield "labels: a classification has at least two, all different; text for language modeling has none"
-    if len(task.columns) not in (1, 2) or (task.kind == "language-modeling" and task.pairs):
+    if task.kind == "tokens" and task.labels and "O" not in task.labels:
+        yield "labels: tags in IOB2 have O among them, for words outside of entities"
+    if len(task.columns) not in (1, 2) or (task.kind != "classification" and task.pairs):
         yield f"columns: one of text, or two for pairs of a classification, got {list(task.columns)}"
     if task.metric not in _measurable(task):
         known = _measurable(task)
@@ -244,9 +264,10 @@ def _task_problems(task: Task) -> Iterator[str]:
 
 
 def _measurable(task: Task) -> list[str]:
-    kinds = ("predictions", "loss") if task.kind == "classification" else ("loss",)
-    skipped = "perplexity" if task.kind == "classification" else ""
-    return [name for name in metric_names(*kinds) if name != skipped]
+    others = {name for names in KIND_METRICS.values() for name in names} - {"loss"}
+    if task.kind in KIND_METRICS:
+        return list(KIND_METRICS[task.kind])
+    return [name for name in metric_names("predictions", "loss") if name not in others]
 
 
 def task_named(name: str) -> Task:

@@ -1,4 +1,4 @@
-"""Objective: what training minimizes, the cross-entropy of classes or of next tokens.
+"""Objective: what training minimizes, the cross-entropy of classes, of next tokens, or of what another kind predicts.
 
 The logits of a language model are its largest tensors by far: 4,096 tokens and 50,257 words are 0.8 GB, and as much
 again for each of their log-probabilities and gradients. Where the output head is a plain linear map, its loss and, in
@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oelm.data.kinds.kind import ExampleKind
 from oelm.heads.sharded import is_sharded
 
 _CHUNK = 2**24  # logits at a time, 64 MB in float32
@@ -21,19 +22,26 @@ _CHUNK = 2**24  # logits at a time, 64 MB in float32
 class Objective(nn.Module):
     """A model that answers with its loss."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, kind: ExampleKind | None = None):
         super().__init__()
         self.model = model
-        self._plain_head = has_plain_head(model)
+        self._kind = kind
+        self._plain_head = kind is None and has_plain_head(model)
 
     def forward(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         """The loss of a batch, summed over its examples, or over the tokens of its windows."""
+        if self._kind is not None:
+            return self._kind.losses(self.model(**inputs), targets).sum()
         if targets.ndim == 1:
             return F.cross_entropy(self.model(**inputs).logits.float(), targets, reduction="sum")
         return self._next_tokens(inputs, targets)
 
     def each(self, inputs: dict[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(loss of every example (B), logits (B, C)); of windows that of every token (B, T), and no logits."""
+        """(loss of every example (B), logits (B, C)); of windows that of every token (B, T), and no logits. Other kinds
+        have what they predict in place of logits."""
+        if self._kind is not None:
+            outputs = self.model(**inputs)
+            return self._kind.losses(outputs, targets), self._kind.predict(self.model, inputs, outputs)
         if targets.ndim == 1:
             logits = self.model(**inputs).logits.float()
             return F.cross_entropy(logits, targets, reduction="none"), logits

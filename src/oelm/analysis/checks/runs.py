@@ -28,7 +28,7 @@ from oelm.analysis.observed_design import all_starts
 from oelm.analysis.results import Results, finite_number
 from oelm.errors import CellError
 from oelm.message import Message, verbatim
-from oelm.metrics import find_metric
+from oelm.metrics import BY_EXAMPLE, find_metric
 from oelm.runs.layout import PREDICTIONS
 from oelm.runs.predictions import Predictions
 from oelm.runs.record import LrTrace, Record
@@ -171,10 +171,10 @@ def _learned(results: Results) -> Iterator[Issue]:
 def _reproduced(cell: Cell, record: Record, kept: Predictions) -> Iterator[Issue]:
     """What is reported must come out of what was kept: all examples, each once."""
     kept_rows, examples = len(kept.row), record.num_test_examples
-    if not kept_rows or (kept.label is not None and kept_rows != examples):
+    if not kept_rows or (not kept.are_documents and kept_rows != examples):
         at: dict[str, Any] = {"where": str(cell), "arms": (cell.arm,), "severity": "warn"}
         yield issue("NOT-REPRODUCED", key="predictions-missing", **at, n=kept_rows, examples=examples)
-    for metric in ("accuracy", "loss", "perplexity"):
+    for metric in BY_EXAMPLE:
         said, again = record.value(metric), kept.mean(metric)
         if said is None or again is None:
             continue

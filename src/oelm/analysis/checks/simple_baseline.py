@@ -22,6 +22,8 @@ from oelm.runs.simple_baseline import SimpleBaseline, find_simple_baseline
 from oelm.study.cells import Cell
 from oelm.study.study import LR
 
+_WORDS = {"bigrams": "simple-baseline-bigrams", "most frequent tag of each word": "simple-baseline-tags"}
+
 
 def check_simple_baseline(results: Results) -> Iterator[Issue]:
     """A baseline that is certainly worse is none, unless it was given every chance to be better: some tasks are beyond
@@ -67,7 +69,7 @@ def _check_arm(results: Results, arm: str, scores: list[_Score]) -> Iterator[Iss
         metric="loss" if compare.metric == "perplexity" else compare.metric,
         value=statistics.fmean(score.value for score in scores),
         level=statistics.fmean(score.level for score in scores),
-        kind=Message(f"simple-baseline-{'bigrams' if scores[0].simple.kind == 'bigrams' else 'tfidf'}"),
+        kind=Message(_WORDS.get(scores[0].simple.kind, "simple-baseline-tfidf")),
         gap=abs(difference.mean),
         half=interval.high - difference.mean,
         n=len(scores),
