@@ -87,3 +87,50 @@ def tokens_study(folder: Path) -> dict[str, object]:
 def write_json(path: Path, rows: list[dict[str, object]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+# -- question answering -------------------------------------------------------------------------------------------
+
+
+def questions(number: int, *, seed: int, unanswerable: bool = False) -> list[dict[str, object]]:
+    """As the hub has them: who or what is somewhere?"""
+    choose = random.Random(seed)
+    rows = []
+    for _ in range(number):
+        places = choose.sample([" ".join(name) for name in NAMES["LOC"]], 2)
+        people = choose.sample([" ".join(name) for name in NAMES["PER"]], 2)
+        context = f"{' '.join(choose.choices(SAID, k=choose.randint(1, 6)))} "
+        context += " and ".join(f"{who} saw {where}" for who, where in zip(people, places, strict=True)) + " today"
+        answer = choose.choice(people)
+        if unanswerable and choose.random() < 0.3:
+            asked, answers = "Rain?", {"text": [], "answer_start": []}
+        else:
+            asked = f"what saw {answer}"
+            found = places[people.index(answer)]
+            answers = {"text": [found], "answer_start": [context.index(f"saw {found}") + 4]}
+        rows.append({"id": str(len(rows)), "context": context, "question": asked, "answers": answers})
+    return rows
+
+
+def as_squad(rows: list[dict[str, object]]) -> dict[str, object]:
+    """The same as a file of SQuAD."""
+
+    def asked(row):
+        pairs = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
+        answers = [{"text": text, "answer_start": start} for text, start in pairs]
+        return {"id": row["id"], "question": row["question"], "answers": answers, "is_impossible": not answers}
+
+    return {"version": "v2.0", "data": [{"paragraphs": [{"context": r["context"], "qas": [asked(r)]} for r in rows]}]}
+
+
+def write_questions(folder: Path, **more: bool) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, number, seed in (("train", 120, 1), ("validation", 20, 2), ("test", 30, 3)):
+        content = as_squad(questions(number, seed=seed, **more))
+        (folder / f"{split}-v2.0.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def qa_study(folder: Path) -> dict[str, object]:
+    texts = [f"{row['context']} {row['question']}" for row in questions(120, seed=1)]
+    return study(save_bert(folder / "bert", texts), write_questions(folder / "data"), "qa", "answer_f1", overlap="keep")

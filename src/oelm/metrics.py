@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import re
+import string
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
@@ -123,6 +125,9 @@ _METRICS: dict[str, Metric] = {
         # Of token classification: entities with all of their words and their type right, and words.
         _quality("entity_f1"),
         _quality("token_accuracy"),
+        # Of question answering: the words of the answer, all of them and in part.
+        _quality("exact_match"),
+        _quality("answer_f1"),
         _cost("loss", "loss"),
         # The power of the loss, and judged as the loss; of one that no float has the power of, it is infinite.
         _cost("perplexity", "loss", low=1, high=math.inf, relative=True),
@@ -150,7 +155,7 @@ def metric_names(*kinds: Kind) -> tuple[str, ...]:
 MEASURED = metric_names("curve", "count", "time", "memory", "tuning")
 """What there is beside the metrics of a task: in every record, or where the learning rate was tuned."""
 TIMES = metric_names("time")
-BY_EXAMPLE = ("accuracy", "entity_f1", "token_accuracy", "loss", "perplexity")
+BY_EXAMPLE = ("accuracy", "entity_f1", "token_accuracy", "exact_match", "answer_f1", "loss", "perplexity")
 """What kept predictions give again, and how much every example has to do with it."""
 SHARES = tuple(metric.name for metric in _METRICS.values() if metric.is_share)
 """Between 0 and 1."""
@@ -224,6 +229,38 @@ def count_entities(tags: Sequence[str], predicted: Sequence[str]) -> EntityCount
 
     true, found = (set(get_entities(list(one))) for one in (tags, predicted))
     return EntityCounts(right=len(true & found), found=len(found), true=len(true))
+
+
+class AnswerScore(NamedTuple):
+    """Of an answer to a question."""
+
+    exact: float
+    f1: float
+
+
+def score_answer(answer: str, right: Sequence[str]) -> AnswerScore:
+    """Exact match and F1 by the formulas of the official script of SQuAD 2: the best over the answers that are right.
+
+    Without any, "" is right. Those of SQuAD 1.1 are the same, but for a right answer of articles and punctuation alone.
+    """
+    words = _answer_words(answer)
+    all_right = [some for some in map(_answer_words, right) if some] or [[]]
+    return AnswerScore(
+        exact=float(any(words == some for some in all_right)), f1=max(_f1_of_words(words, some) for some in all_right)
+    )
+
+
+def _answer_words(text: str) -> list[str]:
+    """In lower case, without punctuation and articles."""
+    text = "".join(character for character in text.lower() if character not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", text).split()
+
+
+def _f1_of_words(words: list[str], right: list[str]) -> float:
+    if not words or not right:
+        return float(words == right)
+    same = (Counter(words) & Counter(right)).total()
+    return 2 * same / (len(words) + len(right))
 
 
 def check_ranges(metrics: Mapping[str, float]) -> None:

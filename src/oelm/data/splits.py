@@ -216,7 +216,8 @@ class SplitReader:
             return lambda: self._told(_texts_of(self._table(split)))
 
         texts = _texts_of(rows)
-        group = np.unique(rows["group"].to_pylist(), return_inverse=True)[1] if self._group else None
+        grouped = rows["group"].to_pylist() if "group" in rows.column_names else None
+        group = None if grouped is None else np.unique(grouped, return_inverse=True)[1]
         sentences = sentences_of([text for ((text,),) in texts]) if self.task.has_phrases else None
         return self._divide(lambda: self._told(texts), reading, groups=group, sentences=sentences)
 

@@ -60,7 +60,7 @@ def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
         yield read_table(path, task)
         return
     try:
-        _check_shape(path)
+        check_shape(path)
         with open_parquet(path) as file:
             for batch in file.iter_batches():
                 yield pa.Table.from_batches([batch])
@@ -76,7 +76,7 @@ def read_table(path: Path, task: Task) -> pa.Table:
             raise DataError(f"{path} is empty", hint="check that the download completed")
         if extension in (*TEXTS, *TAGGED):
             raise DataError(f"{path} is plain text; task '{task.name}' needs columns", hint=", ".join(TABLES))
-        _check_shape(path)
+        check_shape(path)
         for block_size in _BLOCK_SIZES:
             try:
                 return _read_table(path, task, block_size)
@@ -119,7 +119,7 @@ def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
     )
 
 
-def _check_shape(path: Path) -> None:
+def check_shape(path: Path) -> None:
     """Refuse what no table of texts looks like, before Arrow makes every column of it for every row."""
     extension = path.suffix.lower()
     if extension in (".jsonl", ".json"):

@@ -12,11 +12,12 @@ from typing import Any, Literal, get_args
 from oelm.errors import DataError, did_you_mean
 from oelm.metrics import metric_names, registered_metrics
 
-TaskKind = Literal["classification", "language-modeling", "tokens"]
+TaskKind = Literal["classification", "language-modeling", "tokens", "qa"]
 # What is measured of the kinds that are not in this table by their labels; the first is looked at first.
 KIND_METRICS: dict[TaskKind, tuple[str, ...]] = {
     "language-modeling": ("perplexity", "loss"),
     "tokens": ("entity_f1", "token_accuracy", "loss"),
+    "qa": ("answer_f1", "exact_match", "loss"),
 }
 
 
@@ -76,6 +77,11 @@ class Task:
         return self.synthetic or self.hub is not None or self.package is not None or self.path is not None
 
     @property
+    def has_simple_baseline(self) -> bool:
+        """Whether there is a simple model without attention for its kind."""
+        return self.kind in ("classification", "language-modeling", "tokens")
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """What is measured, by name."""
         if self.kind in KIND_METRICS:
@@ -106,6 +112,16 @@ def _wikitext(name: str) -> Task:
         test=("test",),
         rows="lines",
     )
+
+
+def _squad(name: str, folder: str, revision: str) -> Task:
+    hub = _hub(f"rajpurkar/{name}", revision, f"{folder}/{{}}-*.parquet", "train", "validation")
+    return _questions(name, test=("validation",), hub=hub)
+
+
+def _questions(name: str, **more: Any) -> Task:
+    columns = ("question", "context")
+    return Task(name=name, kind="qa", columns=columns, label="answers", metric="answer_f1", **more)
 
 
 def _synthetic(name: str, labels: tuple[str, ...]) -> Task:
@@ -200,6 +216,9 @@ TASKS: dict[str, Task] = {
             test=("test",),
             held_out=1000,
         ),
+        _squad("squad", "plain_text", "7b6d24c440a36b6815f21b70d25016731768db1f"),
+        _squad("squad_v2", "squad_v2", "3ffb306f725f7d2ce8394bc1873b24868140c412"),
+        _questions("qa", validation="validation", test=("test",), held_out=1000),
         _synthetic("recall", DIGITS),
         _synthetic("induction", LETTERS),
     )
@@ -246,7 +265,8 @@ def _task_problems(task: Task) -> Iterator[str]:
         yield "labels: a classification has at least two, all different; text for language modeling has none"
     if task.kind == "tokens" and task.labels and "O" not in task.labels:
         yield "labels: tags in IOB2 have O among them, for words outside of entities"
-    if len(task.columns) not in (1, 2) or (task.kind != "classification" and task.pairs):
+    numbers = {"classification": (1, 2), "qa": (2,)}.get(task.kind, (1,))
+    if len(task.columns) not in numbers:
         yield f"columns: one of text, or two for pairs of a classification, got {list(task.columns)}"
     if task.metric not in _measurable(task):
         known = _measurable(task)

@@ -29,7 +29,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "tokens": (1, 1 << 40),
     "words": (1, 1 << 40),
     **dict.fromkeys(("right_words", "right_entities", "found_entities", "true_entities"), (0, 1 << 40)),
+    **dict.fromkeys(("exact_match", "answer_f1"), (0, 1)),
 }
+_FLOATS = ("loss", "exact_match", "answer_f1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,12 @@ class Predictions:
     """All that were found."""
     true_entities: NDArray[np.int64] | None = None
     """All that there are."""
+    exact_match: NDArray[np.float64] | None = None
+    """1 if the answer to a question is right, 0 if not."""
+    answer_f1: NDArray[np.float64] | None = None
+    """How far its words are those of the right answer."""
+    text: NDArray[np.object_] | None = None
+    """What was answered."""
 
     @property
     def are_documents(self) -> bool:
@@ -75,7 +83,10 @@ class Predictions:
             return self.right_words.astype(np.float64)
         if metric == "entity_f1" and self.right_entities is not None:
             return self._f1_by_sentence()
-        return self.loss if metric in ("loss", "perplexity") else None
+        if metric in _FLOATS:
+            scores: NDArray[np.float64] | None = getattr(self, metric)
+            return scores
+        return self.loss if metric == "perplexity" else None
 
     def weights(self, metric: str) -> NDArray[np.int64] | None:
         """What the scores of a metric are summed over, where examples do not count alike."""
@@ -165,7 +176,9 @@ def _are(word: str, words: list[str]) -> NDArray[np.bool_]:
 def _numbers(name: str, column: pa.Array) -> NDArray[Any]:
     from pyarrow import types
 
-    is_kind = types.is_floating if name == "loss" else types.is_integer
+    if name == "text" and types.is_string(column.type):
+        return np.array(column.to_pylist(), dtype=np.object_)
+    is_kind = types.is_floating if name in _FLOATS else types.is_integer
     if not is_kind(column.type) or column.null_count:
         raise _other_content(name, column)
     values: NDArray[Any] = np.from_dlpack(column)  # its own to_numpy loads pandas

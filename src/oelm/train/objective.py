@@ -31,7 +31,7 @@ class Objective(nn.Module):
     def forward(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         """The loss of a batch, summed over its examples, or over the tokens of its windows."""
         if self._kind is not None:
-            return self._kind.losses(self.model(**inputs), targets).sum()
+            return self._kind.losses(self.model(**inputs), inputs, targets).sum()
         if targets.ndim == 1:
             return F.cross_entropy(self.model(**inputs).logits.float(), targets, reduction="sum")
         return self._next_tokens(inputs, targets)
@@ -41,7 +41,7 @@ class Objective(nn.Module):
         have what they predict in place of logits."""
         if self._kind is not None:
             outputs = self.model(**inputs)
-            return self._kind.losses(outputs, targets), self._kind.predict(self.model, inputs, outputs)
+            return self._kind.losses(outputs, inputs, targets), self._kind.predict(self.model, inputs, outputs)
         if targets.ndim == 1:
             logits = self.model(**inputs).logits.float()
             return F.cross_entropy(logits, targets, reduction="none"), logits

@@ -134,7 +134,7 @@ class ExampleKind(ABC):
         """Set what the configuration of a model has to say about the task."""
 
     @abstractmethod
-    def losses(self, outputs: Any, targets: Tensor) -> Tensor:
+    def losses(self, outputs: Any, inputs: Mapping[str, Tensor], targets: Tensor) -> Tensor:
         """The loss of every input (B), summed over its targets."""
 
     @abstractmethod
@@ -143,13 +143,16 @@ class ExampleKind(ABC):
 
 
 def read_rows_of(kind: ExampleKind, paths: tuple[Path, ...], task: Task, *, group: str | None = None) -> pa.Table:
-    """The validated rows of the files of a split, with the `group` if asked."""
+    """The validated rows of the files of a split, with the `group` if asked, or if the kind has one."""
     tables = []
     for path in paths:
         rows, table = kind.read(path, task)
         if group is not None and table is None:
             raise DataError(f"{path} has no column '{group}' to group by", where="recipe.data.group", hint=".jsonl")
-        tables.append(rows if group is None else rows.append_column("group", group_column(table, group, path)))
+        if group is not None:
+            others = [name for name in rows.column_names if name != "group"]
+            rows = rows.select(others).append_column("group", group_column(table, group, path))
+        tables.append(rows)
     return pa.concat_tables(tables)
 
 

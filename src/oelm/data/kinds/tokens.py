@@ -175,7 +175,7 @@ class TokenClassification(ExampleKind):
         config.id2label = dict(enumerate(task.labels))
         config.label2id = {tag: number for number, tag in enumerate(task.labels)}
 
-    def losses(self, outputs: Any, targets: Tensor) -> Tensor:
+    def losses(self, outputs: Any, inputs: Mapping[str, Tensor], targets: Tensor) -> Tensor:
         import torch.nn.functional as F
 
         logits = outputs.logits.flatten(0, 1).float()  # (B * T, C)
