@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
 from made_runs import make_runs
 from oelm import metrics
@@ -117,7 +118,7 @@ def test_commands_and_their_options_are_there(page: Path) -> None:
 
 def test_the_study_that_is_shown_is_one(tmp_path: Path) -> None:
     blocks = [text for _, language, text in _blocks(ROOT / "docs" / "studies.md") if language == "text"]
-    study, hypotheses, stages, arms = blocks
+    study, hypotheses, stages, arms = (text for text in blocks if not text.startswith("model:"))
     second_stage = stages.splitlines(keepends=True)[-1]
     file = tmp_path / "shown.yaml"
     file.write_text(study + hypotheses + second_stage, encoding="utf-8")
@@ -126,6 +127,18 @@ def test_the_study_that_is_shown_is_one(tmp_path: Path) -> None:
     assert shown.second_stage
     file.write_text(study.partition("arms:")[0] + arms + study[study.index("tune:") :], encoding="utf-8")
     assert {"lora", "bitfit", "linear-probe"} < load_study(str(file)).arms.keys()
+
+
+def test_parts_of_studies_that_are_shown_fit_one(tmp_path: Path) -> None:
+    """Model, data and metric of every kind of task."""
+    blocks = [text for _, language, text in _blocks(ROOT / "docs" / "studies.md") if language == "text"]
+    whole, parts = yaml.safe_load(blocks[0]), [yaml.safe_load(text) for text in blocks if text.startswith("model:")]
+    assert parts
+    for part in parts:
+        recipe = {**whole["recipe"], "model": part["model"], "data": part["data"]}
+        study = {**whole, "recipe": recipe, "compare": whole["compare"] | part["compare"]}
+        (tmp_path / "shown.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
+        assert load_study(str(tmp_path / "shown.yaml")).compare.metric == part["compare"]["metric"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -42,12 +42,13 @@ def test_kinds():
         "tuned_lr",
     )
     assert TIMES == ("step_seconds", "training_seconds")
-    assert metric_names("predictions") == ("accuracy", "macro_f1", "f1", "matthews")
+    own = ("entity_f1", "token_accuracy", "exact_match", "answer_f1")
+    assert metric_names("predictions") == ("accuracy", "macro_f1", "f1", "matthews", *own)
     assert metric_names("correlation") == ("pearson", "spearman")
     for name in (*metric_names("predictions", "correlation", "loss"), *MEASURED):
-        metric = find_metric(name)
-        assert (metric.compute is not None) == (metric.kind in ("predictions", "correlation") or name == "mse")
-        assert is_higher_better(name) == (metric.kind in ("predictions", "correlation") or name in ("frozen", "total"))
+        metric, is_quality = find_metric(name), find_metric(name).kind in ("predictions", "correlation")
+        assert (metric.compute is not None) == ((is_quality and name not in own) or name == "mse")
+        assert is_higher_better(name) == (is_quality or name in ("frozen", "total"))
 
 
 def test_all_that_tasks_measure_is_in_the_table():

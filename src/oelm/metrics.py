@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import re
+import string
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from oelm.errors import StudyError, did_you_mean
 from oelm.format import Relative
@@ -39,7 +41,8 @@ class Metric:
     direction: Direction
     """Which way is better."""
     compute: ClassMetric | None = None
-    """From labels and predictions, of what is made of them."""
+    """From labels and predictions, of what is made of them; None of what is made of the kept predictions of its kind
+    of task (`runs/predictions.py`)."""
     low: float = -math.inf
     high: float = math.inf
     """From what to what it can be."""
@@ -137,7 +140,7 @@ def _correlation(of: Callable[..., Any], labels: Numbers, predicted: Numbers) ->
     return float(of(labels, predicted).statistic)
 
 
-def _quality(name: str, compute: ClassMetric, *, low: float = 0) -> Metric:
+def _quality(name: str, compute: ClassMetric | None = None, *, low: float = 0) -> Metric:
     return Metric(name=name, kind="predictions", direction="higher", compute=compute, low=low, high=1)
 
 
@@ -154,6 +157,12 @@ _METRICS: dict[str, Metric] = {
         _quality("matthews", _matthews, low=-1),
         Metric(name="pearson", kind="correlation", direction="higher", compute=_pearson, low=-1, high=1),
         Metric(name="spearman", kind="correlation", direction="higher", compute=_spearman, low=-1, high=1),
+        # Of token classification: entities with all of their words and their type right, and words.
+        _quality("entity_f1"),
+        _quality("token_accuracy"),
+        # Of question answering: the words of the answer, all of them and in part.
+        _quality("exact_match"),
+        _quality("answer_f1"),
         _cost("loss", "loss"),
         # The loss of a regression, by its own name.
         replace(_cost("mse", "loss"), compute=_mse),
@@ -183,8 +192,8 @@ def metric_names(*kinds: Kind) -> tuple[str, ...]:
 MEASURED = metric_names("curve", "count", "time", "memory", "tuning")
 """What there is beside the metrics of a task: in every record, or where the learning rate was tuned."""
 TIMES = metric_names("time")
-BY_EXAMPLE = ("accuracy", "loss", "perplexity", "mse")
-"""Those that are a mean over examples, so that other examples can be reckoned with; a correlation is none."""
+BY_EXAMPLE = ("accuracy", "entity_f1", "token_accuracy", "exact_match", "answer_f1", "loss", "perplexity", "mse")
+"""What kept predictions give again, and how much every example has to do with it; a correlation is none."""
 SHARES = tuple(metric.name for metric in _METRICS.values() if metric.is_share)
 """Between 0 and 1."""
 
@@ -237,6 +246,58 @@ def class_metrics(names: Iterable[str], labels: Any, predicted: Any, classes: in
     """Of these metrics, those that are computed from labels and predictions; of numbers, with 0 classes."""
     computed = {name: find_metric(name).compute for name in names}
     return {name: compute(labels, predicted, classes) for name, compute in computed.items() if compute}
+
+
+class EntityCounts(NamedTuple):
+    """Of a sentence, or of many: what the F1 of entities is made of."""
+
+    right: int
+    """Those that were found as they are: the same words, the same type."""
+    found: int
+    true: int
+
+
+def count_entities(tags: Sequence[str], predicted: Sequence[str]) -> EntityCounts:
+    """The entities of a sentence by its tags in IOB2 and by those that were predicted, as seqeval finds them.
+
+    An `I-` that continues nothing begins an entity, as in conlleval.
+    """
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    true, found = (set(get_entities(list(one))) for one in (tags, predicted))
+    return EntityCounts(right=len(true & found), found=len(found), true=len(true))
+
+
+class AnswerScore(NamedTuple):
+    """Of an answer to a question."""
+
+    exact: float
+    f1: float
+
+
+def score_answer(answer: str, right: Sequence[str]) -> AnswerScore:
+    """Exact match and F1 by the formulas of the official script of SQuAD 2: the best over the answers that are right.
+
+    Without any, "" is right. Those of SQuAD 1.1 are the same, but for a right answer of articles and punctuation alone.
+    """
+    words = _answer_words(answer)
+    all_right = [some for some in map(_answer_words, right) if some] or [[]]
+    return AnswerScore(
+        exact=float(any(words == some for some in all_right)), f1=max(_f1_of_words(words, some) for some in all_right)
+    )
+
+
+def _answer_words(text: str) -> list[str]:
+    """In lower case, without punctuation and articles."""
+    text = "".join(character for character in text.lower() if character not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", text).split()
+
+
+def _f1_of_words(words: list[str], right: list[str]) -> float:
+    if not words or not right:
+        return float(words == right)
+    same = (Counter(words) & Counter(right)).total()
+    return 2 * same / (len(words) + len(right))
 
 
 def check_ranges(metrics: Mapping[str, float]) -> None:

@@ -159,13 +159,12 @@ def by_example(
     kept, rows = max(alike, key=lambda found: len(found[1]), default=(None, []))
     if kept is None or len(rows) < 2 or len(kept.row) < 2:
         return None
-    return np.stack(rows), kept.tokens
+    return np.stack(rows), kept.weights(metric)
 
 
 def same_examples(one: Predictions, other: Predictions) -> bool:
-    if (one.tokens is None) != (other.tokens is None) or not np.array_equal(one.row, other.row):
-        return False
-    return one.tokens is None or np.array_equal(one.tokens, other.tokens)  # type: ignore[arg-type]
+    pairs = ((one.row, other.row), (one.tokens, other.tokens), (one.words, other.words))
+    return all((a is None) == (b is None) and (a is None or b is None or np.array_equal(a, b)) for a, b in pairs)
 
 
 def kept_predictions(

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from oelm.data.kinds.kind import Encoded, Rows
 from oelm.data.tokenize import Examples, Split, Windows
 from oelm.seeds import seed_for
 
 _BUCKET = 50  # batches that are sorted by length together: enough for little padding, few enough to stay random
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +25,7 @@ class Batch:
     inputs: dict[str, Tensor]
     """Keyword arguments of the model, each (B, T)."""
     targets: Tensor
-    """Classes or numbers (B), or next tokens (B, T)."""
+    """Classes or numbers (B), next tokens (B, T), or what another kind has."""
 
 
 class BatchSampler:
@@ -91,7 +89,7 @@ def collate(split: Split, rows: Rows, *, pad: int, device: torch.device) -> Batc
     return Batch(inputs=inputs, targets=batch.targets.pin_memory().to(device, non_blocking=True))
 
 
-def _examples(split: Examples, rows: Rows, pad: int) -> Batch:
+def _examples(split: Examples | Encoded, rows: Rows, pad: int) -> Batch:
     starts, ends = split.offsets[rows], split.offsets[rows + 1]
     longest = int((ends - starts).max())
     tokens = np.full((len(rows), longest), pad, dtype=np.int64)
@@ -105,7 +103,9 @@ def _examples(split: Examples, rows: Rows, pad: int) -> Batch:
     inputs = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(mask)}
     if types is not None:
         inputs["token_type_ids"] = torch.from_numpy(types)
-    targets = torch.from_numpy(split.labels[rows])
+    targets = torch.from_numpy(split.targets(rows) if isinstance(split, Encoded) else split.labels[rows])
+    if isinstance(split, Encoded) and split.feeds_targets:
+        inputs["labels"] = targets
     return Batch(inputs=inputs, targets=targets.float() if targets.is_floating_point() else targets)
 
 

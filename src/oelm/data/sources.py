@@ -17,6 +17,8 @@ from oelm.hub import why_unreachable
 
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
 TEXTS = (".txt", ".text", ".md")
+TAGGED = (".conll", ".bio", ".iob", ".iob2")
+_READ = (*TABLES, *TEXTS, *TAGGED)
 # Accepted names of the files of a split.
 _ALIASES = {
     "validation": ("validation", "valid", "dev", "val"),
@@ -112,8 +114,8 @@ def _check_file(file: Path) -> None:
         raise DataError(f"{file} is not a file", where="recipe.data.path", why=f"it is {kind}")
     if not os.access(file, os.R_OK):
         raise DataError(f"cannot read {file}", why="permission denied")
-    if file.suffix.lower() not in (*TABLES, *TEXTS):
-        raise DataError(f"{file}: unsupported file type", hint=", ".join((*TABLES, *TEXTS)))
+    if file.suffix.lower() not in _READ:
+        raise DataError(f"{file}: unsupported file type", hint=", ".join(_READ))
 
 
 def _expand(path: str) -> Path:
@@ -174,7 +176,7 @@ def _has_name(file: Path, split: str) -> bool:
 
 def _files_in(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.suffix.lower() in (*TABLES, *TEXTS))
+        return sorted(path for path in folder.iterdir() if path.suffix.lower() in _READ)
     except OSError as error:
         raise DataError(f"cannot read {folder}", where="recipe.data.path", why=error.strerror) from error
 

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from oelm.data.chunking import TextChunker
 from oelm.data.documents import PIECE_CHARACTERS, chunk_documents, read_documents
+from oelm.data.kinds.kind import read_rows_of
+from oelm.data.kinds.table import TASK_KINDS
 from oelm.data.overlap import Matches, TextIndex, TextOrPair, sentences_of
 from oelm.data.sources import Source
 from oelm.data.tables import find_labels, has_labels, read_rows
@@ -192,19 +194,25 @@ class SplitReader:
     def _has_few(self, split: str) -> bool:
         return sum(1 for _ in itertools.islice(read_documents(self.source, split), _FEW)) < _FEW
 
-    # -- classification ------------------------------------------------------------------------------------------
+    # -- examples ------------------------------------------------------------------------------------------------
 
     def tables(self) -> dict[str, pa.Table]:
-        """The examples of a classification task by split, with their row numbers."""
+        """The examples of a task by split, with their row numbers."""
         rows = self._table("train")
         held = {name: rows.take(np.sort(numbers)) for name, numbers in self.division.held_out.items()}
         train = rows.take(np.flatnonzero(self.division.trained_on))
-        if len(set((rows if self._limit is None else train)["label"].to_pylist())) < 2:
+        learned = rows if self._limit is None else train
+        if self.task.kind == "classification" and len(set(learned["label"].to_pylist())) < 2:
             raise DataError(
                 "all training examples have the same label",
                 where="recipe.data.limit" if self._limit else ", ".join(map(str, self.source.files["train"])),
             )
         return {"train": train, **held, **{name: self._table(own) for name, own in self.published.items()}}
+
+    def find_labels(self) -> tuple[str, ...]:
+        """Those of the task, or, of a kind that finds them, those of all training rows."""
+        kind = TASK_KINDS.get(self.task.kind)
+        return self.task.labels if kind is None else kind.find_labels(self._table("train"), self.task)
 
     def _divide_rows(self) -> Division:
         rows = self._table("train")
@@ -213,12 +221,17 @@ class SplitReader:
             return lambda: self._told(_texts_of(self._table(split)))
 
         texts = _texts_of(rows)
-        group = np.unique(rows["group"].to_pylist(), return_inverse=True)[1] if self._group else None
+        grouped = rows["group"].to_pylist() if "group" in rows.column_names else None
+        group = None if grouped is None else np.unique(grouped, return_inverse=True)[1]
         sentences = sentences_of([text for ((text,),) in texts]) if self.task.has_phrases else None
         return self._divide(lambda: self._told(texts), reading, groups=group, sentences=sentences)
 
     def _table(self, split: str) -> pa.Table:
-        rows = read_rows(self.source, split, group=self._group if split == "train" else None)
+        kind, group = TASK_KINDS.get(self.task.kind), self._group if split == "train" else None
+        if kind is None:
+            rows = read_rows(self.source, split, group=group)
+        else:
+            rows = read_rows_of(kind, self.source.files[split], self.task, group=group)
         return rows.append_column("row", pa.array(np.arange(rows.num_rows)))
 
     def one_text_in(self, share: float = 1.0) -> int:
@@ -242,7 +255,7 @@ class SplitReader:
         else:
             table = self.tables()["train"]
             for name in table.column_names:
-                if name.startswith("text"):
+                if name.startswith(("text", "target")):
                     yield from table[name].to_pylist()
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import csv, json, parquet
 
 from oelm.data.labels import check_spread, convert_labels, index_labels, name_classes
-from oelm.data.sources import PACKAGED, TABLES, TEXTS, Source
+from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source
 from oelm.data.tasks import Task
 from oelm.errors import DataError, did_you_mean
 from oelm.parquet import open_parquet
@@ -31,7 +31,7 @@ _NO_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"\n'))
 
 def read_rows(source: Source, split: str, *, group: str | None = None) -> pa.Table:
     """The validated rows of a split: `text` or `text_a` and `text_b`, `label`, and the `group` if asked."""
-    tables = [_columns(_table(path, source.task), source, path, group=group) for path in source.files[split]]
+    tables = [_columns(read_table(path, source.task), source, path, group=group) for path in source.files[split]]
     rows = pa.concat_tables(tables)
     if source.task.package is not None and not source.local:
         rows = rows.combine_chunks()
@@ -46,7 +46,7 @@ def find_labels(source: Source) -> Source:
     task = source.task
     if not task.is_own or task.has_found_labels:
         return source
-    tables = {path: _table(path, task) for path in source.files["train"]}
+    tables = {path: read_table(path, task) for path in source.files["train"]}
     for path, table in tables.items():
         _check_names(table, path)
     first, *_ = tables
@@ -64,7 +64,7 @@ def find_labels(source: Source) -> Source:
 def has_labels(source: Source, split: str) -> bool:
     """Whether there are labels at all: test sets of benchmarks have none, or -1 in all rows."""
     for path in source.files[split]:
-        table = _table(path, source.task)
+        table = read_table(path, source.task)
         values = table[source.task.label] if source.task.label in table.column_names else None
         if values is not None and values.null_count < len(values):
             return not pa.types.is_integer(values.type) or pc.max(values).as_py() >= 0
@@ -79,10 +79,10 @@ def stream_rows(source: Source, path: Path) -> Iterator[pa.Table]:
 def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
     """The rows of a file; a Parquet file is streamed."""
     if path.suffix.lower() != ".parquet":
-        yield _table(path, task)
+        yield read_table(path, task)
         return
     try:
-        _check_shape(path)
+        check_shape(path)
         with open_parquet(path) as file:
             for batch in file.iter_batches():
                 yield pa.Table.from_batches([batch])
@@ -90,14 +90,15 @@ def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
         raise DataError(f"cannot read {path} as parquet", why=_shorten(error)) from error
 
 
-def _table(path: Path, task: Task) -> pa.Table:
+def read_table(path: Path, task: Task) -> pa.Table:
+    """The rows of a file as they are."""
     extension = path.suffix.lower()
     try:
         if path.stat().st_size == 0:
             raise DataError(f"{path} is empty", hint="check that the download completed")
-        if extension in TEXTS:
+        if extension in (*TEXTS, *TAGGED):
             raise DataError(f"{path} is plain text; task '{task.name}' needs columns", hint=", ".join(TABLES))
-        _check_shape(path)
+        check_shape(path)
         for block_size in _BLOCK_SIZES:
             try:
                 return _read_table(path, task, block_size)
@@ -145,7 +146,7 @@ def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
     )
 
 
-def _check_shape(path: Path) -> None:
+def check_shape(path: Path) -> None:
     """Refuse what no table of texts looks like, before Arrow makes every column of it for every row."""
     extension = path.suffix.lower()
     if extension in (".jsonl", ".json"):
@@ -243,7 +244,7 @@ def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None =
     if task.kind != "language-modeling":
         columns["label"] = _labels(table, task, path)
     if group is not None:
-        columns["group"] = _groups(table, group, path)
+        columns["group"] = group_column(table, group, path)
     return pa.table(columns)
 
 
@@ -270,7 +271,8 @@ def _output_names(texts: Sequence[str]) -> tuple[str, ...]:
     return ("text_a", "text_b") if len(texts) == 2 else ("text",)
 
 
-def _groups(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
+def group_column(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
+    """What the rows of a table are held out together by."""
     where = f"{path}, recipe.data.group"
     if name not in table.column_names:
         have = _shorten(", ".join(table.column_names[:12]))

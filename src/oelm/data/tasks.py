@@ -12,7 +12,14 @@ from typing import Any, Literal, get_args
 from oelm.errors import DataError, did_you_mean
 from oelm.metrics import metric_names, registered_metrics
 
-TaskKind = Literal["classification", "regression", "language-modeling"]
+TaskKind = Literal["classification", "regression", "language-modeling", "tokens", "qa"]
+# What is measured of the kinds but classification; the first is looked at first.
+KIND_METRICS: dict[TaskKind, tuple[str, ...]] = {
+    "regression": ("mse", "pearson", "spearman", "loss"),
+    "language-modeling": ("perplexity", "loss"),
+    "tokens": ("entity_f1", "token_accuracy", "loss"),
+    "qa": ("answer_f1", "exact_match", "loss"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +52,16 @@ class Task:
     synthetic: bool = False
     """Whether the rows are made (`data/synthetic.py`), and nothing has to be read."""
     columns: tuple[str, ...] = ("text",)
-    """Of the text: one, or two for pairs. In a local file `text`, or `text_a` and `text_b`, will do as well."""
+    """Of the text: one, or two for pairs. In a local file `text`, or `text_a` and `text_b`, will do as well; of other
+    kinds, the names that `data/kinds/` has for them."""
     label: str = "label"
-    """The column of the class, by its name in `labels` or its index there; of a regression, of the number."""
+    """The column of the class, by its name in `labels` or its index there; of a regression, of the number; of other
+    kinds, of what is right."""
     only_these_columns: bool = False
     """Whether no others will do: a study has named them."""
     labels: tuple[str, ...] = ()
-    """Names of the classes, in the order of their indices. A classification without any finds them in the training
-    rows."""
+    """Names of the classes, in the order of their indices. A classification, or tags, without any finds them in the
+    training rows."""
     has_found_labels: bool = False
     """Whether that is where they are from: then a number in a row is the name of a class, and no index."""
     metric: str = "accuracy"
@@ -93,12 +102,15 @@ class Task:
         return self.synthetic or self.hub is not None or self.package is not None or self.path is not None
 
     @property
+    def has_simple_baseline(self) -> bool:
+        """Whether there is a simple model without attention for its kind."""
+        return self.kind in ("classification", "language-modeling", "tokens")
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """What is measured, by name."""
-        if self.kind == "language-modeling":
-            return ("perplexity", "loss")
-        if self.kind == "regression":
-            return ("mse", "pearson", "spearman", "loss")
+        if self.kind in KIND_METRICS:
+            return KIND_METRICS[self.kind]
         some = ["f1"] if len(self.labels) in (0, 2) else []  # of labels that are yet to be found there may be two
         some += ["matthews"] if self.is_own else []
         return tuple(dict.fromkeys(("accuracy", "macro_f1", *some, self.metric, *registered_metrics(), "loss")))
@@ -140,6 +152,16 @@ def _own(name: str, kind: TaskKind, columns: tuple[str, ...] = ("text",), *, met
         test=("test",),
         held_out=1000,
     )
+
+
+def _squad(name: str, folder: str, revision: str) -> Task:
+    hub = _hub(f"rajpurkar/{name}", revision, f"{folder}/{{}}-*.parquet", "train", "validation")
+    return _questions(name, test=("validation",), hub=hub)
+
+
+def _questions(name: str, **more: Any) -> Task:
+    columns = ("question", "context")
+    return Task(name=name, kind="qa", columns=columns, label="answers", metric="answer_f1", **more)
 
 
 def _synthetic(name: str, labels: tuple[str, ...]) -> Task:
@@ -229,6 +251,19 @@ TASKS: dict[str, Task] = {
         _own("classification", "classification"),
         _own("pairs", "classification", ("text_a", "text_b")),
         _own("regression", "regression", metric="mse"),
+        Task(
+            name="tokens",
+            kind="tokens",
+            columns=("tokens",),
+            label="ner_tags",
+            metric="entity_f1",
+            validation="validation",
+            test=("test",),
+            held_out=1000,
+        ),
+        _squad("squad", "plain_text", "7b6d24c440a36b6815f21b70d25016731768db1f"),
+        _squad("squad_v2", "squad_v2", "3ffb306f725f7d2ce8394bc1873b24868140c412"),
+        _questions("qa", validation="validation", test=("test",), held_out=1000),
         _synthetic("recall", DIGITS),
         _synthetic("induction", LETTERS),
     )
@@ -272,9 +307,13 @@ def _task_problems(task: Task) -> Iterator[str]:
     if task.kind not in get_args(TaskKind):
         yield f"kind: '{task.kind}' is not known; one of {', '.join(get_args(TaskKind))}"
         return
-    if task.labels and (task.kind != "classification" or not len(set(task.labels)) == len(task.labels) >= 2):
+    least = {"classification": 2, "tokens": 0}.get(task.kind)
+    if task.labels and (least is None or not len(set(task.labels)) == len(task.labels) >= least):
         yield "labels: a classification has at least two, all different, or finds them in its rows; others have none"
-    if len(task.columns) not in (1, 2) or (task.kind == "language-modeling" and task.pairs):
+    if task.kind == "tokens" and task.labels and "O" not in task.labels:
+        yield "labels: tags in IOB2 have O among them, for words outside of entities"
+    numbers = {"classification": (1, 2), "regression": (1, 2), "qa": (2,)}.get(task.kind, (1,))
+    if len(task.columns) not in numbers:
         yield f"columns: one of text, or two for pairs of a classification or regression, got {list(task.columns)}"
     if task.metric not in _measurable(task):
         known = _measurable(task)
@@ -292,9 +331,10 @@ def _task_problems(task: Task) -> Iterator[str]:
 
 
 def _measurable(task: Task) -> list[str]:
-    if task.kind == "classification":
-        return [*metric_names("predictions"), "loss"]
-    return list(task.metrics if task.kind == "regression" else ("loss", "perplexity"))
+    if task.kind in KIND_METRICS:
+        return list(KIND_METRICS[task.kind])
+    others = {name for names in KIND_METRICS.values() for name in names} - {"loss"}
+    return [name for name in metric_names("predictions", "loss") if name not in others]
 
 
 def task_named(name: str) -> Task:

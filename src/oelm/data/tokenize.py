@@ -1,13 +1,13 @@
 """Tokenize a task once, by role (train, validation, test), and memory-map it from then on; load or train a tokenizer.
 
-Examples of a classification task are stored as Arrow files, text for language modeling as one array of tokens.
+Examples are stored as Arrow files, text for language modeling as one array of tokens.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from textwrap import shorten
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from oelm.data.cache import MessageCallback, cache_key, cached_dir
 from oelm.data.chunking import TextChunker
 from oelm.data.documents import END_OF_TEXT
+from oelm.data.kinds.kind import Encoded
+from oelm.data.kinds.table import TASK_KINDS
 from oelm.data.sources import Source
 from oelm.data.splits import Division, SplitReader
 from oelm.data.tasks import Task
@@ -91,7 +93,7 @@ class Windows:
         return np.concatenate([*ends, [last]])
 
 
-Split = Examples | Windows
+Split = Examples | Windows | Encoded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,11 +166,12 @@ def tokenize_task(
     folder = cached_dir("tokens", key, make, log=log)
     try:
         meta = _Meta(**json.loads((folder / "meta.json").read_text(encoding="utf-8")))
+        task = replace(task, labels=tuple(meta.labels or task.labels))
         splits = {name: _read(folder, name, task, max_length, meta, chosen) for name in meta.splits}
     except OSError as error:  # whatever is there was verified a moment ago
         raise DataError("cannot read the cached tokens", where=str(folder), why=error.strerror or str(error)) from error
     test = {name.removeprefix("test-"): split for name, split in splits.items() if name.startswith("test-")}
-    sizes = {name: len(split) for name, split in splits.items()}
+    sizes = {name: split.num_examples if isinstance(split, Encoded) else len(split) for name, split in splits.items()}
     return TokenizedTask(
         task=task,
         train=splits["train"],
@@ -221,33 +224,44 @@ def _write_examples(
     pair_separator: str | None,
     progress: PrepareCallback,
 ) -> None:
-    splits = reader.tables()
+    splits, task, kind = reader.tables(), reader.task, TASK_KINDS.get(reader.task.kind)
+    labels = reader.find_labels()
     total = sum(table.num_rows for table in splits.values())
     done, cut = 0, {}
     for name, table in splits.items():
         if table.num_rows == 0:
-            raise DataError(f"the split '{name}' of task '{reader.task.name}' is empty")
+            raise DataError(f"the split '{name}' of task '{task.name}' is empty")
         parts, cut[name] = [], 0
         for start in range(0, table.num_rows, _BATCH_TEXTS):
             rows = table.slice(start, _BATCH_TEXTS)
-            encoded, types, truncated = _encode(tokenizer, rows, max_length, pair_separator)
-            cut[name] += truncated
-            columns = {"tokens": pa.array(encoded, pa.list_(pa.int32()))}
-            if types is not None:
-                columns["types"] = pa.array(types, pa.list_(pa.int8()))
-            parts.append(pa.table({**columns, "label": rows["label"], "row": rows["row"]}))
+            if kind is not None:
+                _check_room(tokenizer, max_length)
+                where = f"the split '{name}'"
+                encoded_rows = kind.encode(
+                    tokenizer, rows, replace(task, labels=labels), max_length=max_length, where=where
+                )
+                cut[name] += sum(encoded_rows["cut"].to_pylist())
+                parts.append(encoded_rows)
+            else:
+                encoded, types, truncated = _encode(tokenizer, rows, max_length, pair_separator)
+                cut[name] += truncated
+                columns = {"tokens": pa.array(encoded, pa.list_(pa.int32()))}
+                if types is not None:
+                    columns["types"] = pa.array(types, pa.list_(pa.int8()))
+                parts.append(pa.table({**columns, "label": rows["label"], "row": rows["row"]}))
             done += rows.num_rows
             progress("tokenizing", done, total)
-        if cut[name] and reader.task.synthetic:
+        if cut[name] and task.synthetic:
             raise DataError(
-                f"max_length {max_length} cuts examples of task '{reader.task.name}', which end with what they ask for",
+                f"max_length {max_length} cuts examples of task '{task.name}', which end with what they ask for",
                 where="recipe.data.max_length",
                 hint="a longer one, and tokenizer: {train: words}",
             )
         combined = pa.concat_tables(parts).combine_chunks()
         with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as sink, pa.ipc.new_file(sink, combined.schema) as writer:
             writer.write_table(combined, max_chunksize=combined.num_rows)
-    _write_meta(folder, _Meta(splits=list(splits), cut=cut, overlap=reader.division.overlap))
+    found = None if labels == task.labels else list(labels)
+    _write_meta(folder, _Meta(splits=list(splits), cut=cut, overlap=reader.division.overlap, labels=found))
 
 
 def _encode(tokenizer: Any, rows: pa.Table, max_length: int, pair_separator: str | None) -> tuple[Any, Any, int]:
@@ -264,13 +278,7 @@ def _encode(tokenizer: Any, rows: pa.Table, max_length: int, pair_separator: str
                 where="recipe.data.pair_separator",
                 hint="pair_separator: ' [SEP] '",
             )
-    special = tokenizer.num_special_tokens_to_add(pair=len(texts) == 2)
-    if max_length <= special:  # the tokenizer would then not truncate at all
-        raise DataError(
-            f"max_length {max_length} leaves no room for text",
-            where="recipe.data.max_length",
-            why=f"the tokenizer adds {special} special tokens",
-        )
+    _check_room(tokenizer, max_length, pair=len(texts) == 2)
     encoded = tokenizer(*texts, truncation=True, max_length=max_length, return_attention_mask=False)
     tokens = encoded["input_ids"]
     end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.pad_token_id
@@ -278,6 +286,16 @@ def _encode(tokenizer: Any, rows: pa.Table, max_length: int, pair_separator: str
     types = encoded.get("token_type_ids") if len(texts) == 2 else None
     truncated = sum(bool(one.overflowing) for one in encoded.encodings)
     return tokens, types, truncated
+
+
+def _check_room(tokenizer: Any, max_length: int, *, pair: bool = False) -> None:
+    special = tokenizer.num_special_tokens_to_add(pair=pair)
+    if max_length <= special:  # the tokenizer would then not truncate at all
+        raise DataError(
+            f"max_length {max_length} leaves no room for text",
+            where="recipe.data.max_length",
+            why=f"the tokenizer adds {special} special tokens",
+        )
 
 
 def _write_tokens(
@@ -356,6 +374,8 @@ class _Meta:
     """Each an `Overlap`, read as its fields."""
     dtype: str | None = None
     """Of the tokens of text; examples have their own in Arrow."""
+    labels: list[str] | None = None
+    """Those that were found, where the task does not say them."""
 
 
 def _write_meta(folder: Path, meta: _Meta) -> None:
@@ -369,6 +389,8 @@ def _read(folder: Path, name: str, task: Task, max_length: int, meta: _Meta, tok
         tokens = np.memmap(folder / f"{name}.tokens", dtype=meta.dtype, mode="r")
         return Windows(tokens=tokens, length=max_length, end=tokenizer.eos_token_id)
     table = pa.ipc.open_file(pa.memory_map(str(folder / f"{name}.arrow"))).read_all()
+    if task.kind in TASK_KINDS:
+        return TASK_KINDS[task.kind].load(table, task=task, tokenizer=tokenizer)
     lists = table["tokens"].chunk(0)
     types = table["types"].chunk(0).values.to_numpy() if "types" in table.column_names else None
     return Examples(

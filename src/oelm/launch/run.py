@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oelm.analysis.tuning import best_point
+from oelm.data.tasks import TASKS
 from oelm.errors import DataError, FolderError, LaunchError, OelmError, StudyError, require
 from oelm.launch.backends.base import Backend, LocalBackend, RemoteBackend
 from oelm.launch.backends.cluster import Cluster
@@ -191,7 +192,10 @@ def _train_simple_baselines(results: Results, tuned: Mapping[Cell, Point | None]
         with suppress(OSError):  # what is in its place and no file is in the way, and that is said below
             (results.folder / SIMPLE_BASELINE).unlink()
     for cell, record in results.records.items():
+        task = TASKS.get(record.spec.recipe.data.task)
         if record.status != "done" or find_simple_baseline(record.data, known) is not None:
+            continue
+        if task is not None and not task.has_simple_baseline:
             continue
         from oelm.train.cell import load_data, open_splits
         from oelm.train.simple_baseline import save_simple_baseline

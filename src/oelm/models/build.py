@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from oelm.data.kinds.table import TASK_KINDS
 from oelm.data.tasks import Task
 from oelm.errors import FolderError, ModelError
 from oelm.models.dropout import set_dropout_, use_fast_dropout_
@@ -88,16 +89,22 @@ def _small_gpt(recipe: ModelConfig, task: Task, tokenizer: Any, max_length: int)
 
 
 def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.Module:
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+    import transformers
     from transformers.utils import logging
 
     name = resolve_name(recipe.name)
     options = {"revision": recipe.revision} if recipe.revision else {}
-    auto: Any = AutoModelForCausalLM if task.kind == "language-modeling" else AutoModelForSequenceClassification
+    kind = TASK_KINDS.get(task.kind)
+    plain = "AutoModelForCausalLM" if task.kind == "language-modeling" else "AutoModelForSequenceClassification"
+    auto: Any = getattr(transformers, plain if kind is None else kind.auto_model)
     config = load_config(name, **options)
-    if task.kind != "language-modeling":
-        if not recipe.from_scratch:
-            _check_classes(config, task, name)
+    of_example = kind is None and task.kind != "language-modeling"  # a class or a number
+    head = "ForSequenceClassification" if of_example else kind.head if kind is not None else None
+    if head is not None and not recipe.from_scratch:
+        _check_classes(config, task, name, head=head)
+    if kind is not None:
+        kind.configure(config, task)
+    elif of_example:
         _set_outputs_(config, task)
     if recipe.dropout is not None:
         set_dropout_(config, recipe.dropout)
@@ -110,9 +117,9 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
             f"the tokenizer has {len(tokenizer):,} tokens, but the model's vocab_size is {config.vocab_size:,}",
             hint="use the model's own tokenizer, or from_scratch: true",
         )
-    if task.kind != "language-modeling":
+    if of_example:
         config.pad_token_id = tokenizer.pad_token_id  # some models use it to find the last token of an example
-    elif hasattr(config, "is_decoder"):
+    elif task.kind == "language-modeling" and hasattr(config, "is_decoder"):
         config.is_decoder = True  # otherwise an encoder would see the tokens it predicts
     verbosity = logging.get_verbosity()
     logging.set_verbosity(levels.ERROR)  # no warning about a newly initialized classifier
@@ -145,9 +152,9 @@ def _new_model(auto: Any, config: Any, name: str) -> nn.Module:
         raise ModelError(f"cannot build a model of the configuration of {name}", why=str(error)[:300]) from error
 
 
-def _check_classes(config: Any, task: Task, name: str) -> None:
+def _check_classes(config: Any, task: Task, name: str, *, head: str) -> None:
     """Refuse a classification head with another number of classes: it would be dropped and newly initialized."""
-    has_classifier = any(str(cls).endswith("ForSequenceClassification") for cls in config.architectures or ())
+    has_classifier = any(str(cls).endswith(head) for cls in config.architectures or ())
     if has_classifier and config.num_labels != task.num_outputs:
         has = f"{len(task.labels)} ({_join(task.labels)})" if task.labels else "a number, which is one output"
         raise ModelError(

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oelm.errors import CellError
-from oelm.metrics import BY_EXAMPLE
 from oelm.parquet import open_parquet
 from oelm.runs.files import FileDigest, read_unchanged
 from oelm.runs.layout import PREDICTIONS
@@ -24,7 +23,16 @@ _FORMAT, _FORMAT_KEY = 2, b"oelm_format"  # in the metadata of the file
 # What can be in a file that is not damaged.
 _WORDS = ("model", "split")
 _CLASSES = ("label", "prediction")  # or numbers of a regression
-_RANGES = {"loss": (-np.inf, np.inf), "label": (0, 1_000_000), "prediction": (0, 1_000_000), "tokens": (1, 1 << 40)}
+_RANGES: dict[str, tuple[float, float]] = {
+    "loss": (-np.inf, np.inf),
+    "label": (0, 1_000_000),
+    "prediction": (0, 1_000_000),
+    "tokens": (1, 1 << 40),
+    "words": (1, 1 << 40),
+    **dict.fromkeys(("right_words", "right_entities", "found_entities", "true_entities"), (0, 1 << 40)),
+    **dict.fromkeys(("exact_match", "answer_f1"), (0, 1)),
+}
+_FLOATS = ("loss", "exact_match", "answer_f1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +49,28 @@ class Predictions:
     prediction: NDArray[np.int64] | NDArray[np.float64] | None = None
     """The class that the model prefers, or its number."""
     tokens: NDArray[np.int64] | None = None
-    """Of a document, those that were predicted."""
+    """Of a document, those that were predicted; of a sentence, the words that have a loss."""
+    words: NDArray[np.int64] | None = None
+    """Of a sentence whose words were classified."""
+    right_words: NDArray[np.int64] | None = None
+    """Those whose tag is right."""
+    right_entities: NDArray[np.int64] | None = None
+    """Entities of the sentence that were found, with all of their words and their type."""
+    found_entities: NDArray[np.int64] | None = None
+    """All that were found."""
+    true_entities: NDArray[np.int64] | None = None
+    """All that there are."""
+    exact_match: NDArray[np.float64] | None = None
+    """1 if the answer to a question is right, 0 if not."""
+    answer_f1: NDArray[np.float64] | None = None
+    """How far its words are those of the right answer."""
+    text: NDArray[np.object_] | None = None
+    """What was answered."""
+
+    @property
+    def are_documents(self) -> bool:
+        """Whether the entries are documents of a text, which is measured in windows."""
+        return self.tokens is not None and self.words is None
 
     def __post_init__(self) -> None:
         if (
@@ -58,20 +87,47 @@ class Predictions:
     def scores(self, metric: str) -> NDArray[np.float64] | None:
         """What the metric is made of, example by example; None for one that is no mean of examples.
 
-        It is their mean, or for text their sum over all tokens; a perplexity is the power of that.
+        It is their mean, or their sum over all `weights`; a perplexity is the power of that. The F1 of entities is no
+        mean, but other sentences would change it by the mean of what each has to do with it.
         """
         if metric == "accuracy" and self.has_classes:
             right: NDArray[np.float64] = np.equal(self.label, self.prediction).astype(np.float64)  # type: ignore[arg-type]
             return right
-        return self.loss if metric in BY_EXAMPLE and metric != "accuracy" else None
+        if metric == "token_accuracy" and self.right_words is not None:
+            return self.right_words.astype(np.float64)
+        if metric == "entity_f1" and self.right_entities is not None:
+            return self._f1_by_sentence()
+        if metric in _FLOATS:
+            scores: NDArray[np.float64] | None = getattr(self, metric)
+            return scores
+        return self.loss if metric in ("perplexity", "mse") else None
+
+    def weights(self, metric: str) -> NDArray[np.int64] | None:
+        """What the scores of a metric are summed over, where examples do not count alike."""
+        if metric == "token_accuracy":
+            return self.words
+        return self.tokens if metric in ("loss", "perplexity") else None
+
+    def _f1_by_sentence(self) -> NDArray[np.float64]:
+        """Numbers whose mean is the F1 of all sentences, each with what leaving its sentence out would do to it (the
+        jackknife): F1 is twice the right entities over those that were found and those that are there."""
+        assert self.right_entities is not None
+        assert self.found_entities is not None
+        assert self.true_entities is not None
+        right, both = 2.0 * self.right_entities, (self.found_entities + self.true_entities).astype(np.float64)
+        f1 = right.sum() / max(1.0, both.sum())
+        without = (right.sum() - right) / np.maximum(1.0, both.sum() - both)
+        influence = (len(right) - 1) * (f1 - without)
+        values: NDArray[np.float64] = f1 + influence - influence.mean()
+        return values
 
     def mean(self, metric: str) -> float | None:
         """The metric; of a perplexity, its logarithm."""
-        scores = self.scores(metric)
+        scores, weights = self.scores(metric), self.weights(metric)
         if scores is None or not len(scores):
             return None
         with np.errstate(all="ignore"):
-            return float(scores.mean() if self.tokens is None else scores.sum() / self.tokens.sum())
+            return float(scores.mean() if weights is None else scores.sum() / weights.sum())
 
 
 def write_predictions(path: Path, predictions: Mapping[tuple[Which, str], Predictions]) -> None:
@@ -134,8 +190,10 @@ def _are(word: str, words: list[str]) -> NDArray[np.bool_]:
 def _numbers(name: str, column: pa.Array) -> NDArray[Any]:
     from pyarrow import types
 
-    is_number = types.is_floating(column.type) and name in ("loss", *_CLASSES)
-    if not (is_number or (name != "loss" and types.is_integer(column.type))) or column.null_count:
+    if name == "text" and types.is_string(column.type):
+        return np.array(column.to_pylist(), dtype=np.object_)
+    is_number = types.is_floating(column.type) and name in (*_FLOATS, *_CLASSES)
+    if not (is_number or (name not in _FLOATS and types.is_integer(column.type))) or column.null_count:
         raise _other_content(name, column)
     values: NDArray[Any] = np.from_dlpack(column)  # its own to_numpy loads pandas
     if name in _CLASSES and is_number:

@@ -36,7 +36,7 @@ class SimpleBaseline:
     classes: Annotated[int, Field(gt=0)] | None
     """How many there are; None of a regression and for language modeling."""
     kind: str
-    """`tf-idf + logistic regression`, `tf-idf + ridge regression` or `bigrams`"""
+    """`tf-idf + logistic regression`, `tf-idf + ridge regression`, `bigrams` or `most frequent tag of each word`"""
     rows: Count
     """How many examples, or tokens, the simple model was trained on."""
     capped: bool

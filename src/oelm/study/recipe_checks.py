@@ -31,6 +31,10 @@ def check_recipe(recipe: Recipe, problems: Problems) -> None:
         problems.add(
             "recipe.data.tokenizer", "'oelm-gpt' has none of its own: {train: bpe, vocab: 8192} or {name: ...}"
         )
+    if ours and task.kind not in ("classification", "language-modeling"):
+        problems.add(
+            "recipe.model.name", f"'oelm-gpt' has no head for task '{task.name}': name a model of transformers"
+        )
     if ours and task.kind == "language-modeling" and not recipe.model.causal:
         problems.add("recipe.model.causal", f"task '{task.name}' predicts the next token: it needs causal attention")
 
@@ -71,7 +75,7 @@ def _check_data(data: DataConfig, task: Task, problems: Problems) -> None:
         problems.add("recipe.data.group", f"examples of task '{task.name}' are made one by one: they have no groups")
     if data.group is not None and task.kind == "language-modeling":
         problems.add("recipe.data.group", f"task '{task.name}' is text: whole documents are held out")
-    if data.pair_separator is not None and not task.pairs and not task.is_own:
+    if data.pair_separator is not None and not task.is_own and not (task.pairs and task.kind == "classification"):
         problems.add("recipe.data.pair_separator", f"task '{task.name}' has no pairs to join")
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from oelm.analysis.design import is_pretrained
+from oelm.data.kinds.table import TASK_KINDS
 from oelm.data.tasks import Task
 from oelm.errors import ModelError, require
 from oelm.facts import Counts
@@ -58,7 +59,7 @@ def _task_head(model: nn.Module, task: Task) -> dict[str, nn.Parameter]:
     """
     parameters = dict(model.named_parameters())
     head = set(replaced_head(model).new)
-    if task.kind != "language-modeling":
+    if task.kind != "language-modeling" and (task.kind not in TASK_KINDS or TASK_KINDS[task.kind].has_head):
         inside = f"{getattr(model, 'base_model_prefix', '')}."
         head |= {name for name in in_task_head(model, parameters) if not name.startswith(inside)}
     return {name: parameter for name, parameter in parameters.items() if name in head}
@@ -90,6 +91,12 @@ def _part(model: nn.Module, trains: Trains) -> Iterable[nn.Parameter]:
 # -- an adapter ----------------------------------------------------------------------------------------------------
 
 
+def _peft_task(task: Task) -> str:
+    if task.kind in TASK_KINDS:
+        return TASK_KINDS[task.kind].peft_task
+    return "SEQ_CLS" if task.kind == "classification" else "CAUSAL_LM"
+
+
 def _add_adapter(
     model: nn.Module, adapter: Adapter, *, head: Mapping[str, nn.Parameter], task: Task, seed: int
 ) -> nn.Module:
@@ -101,7 +108,7 @@ def _add_adapter(
     modules = {name.rpartition(".")[0] if name.startswith(inside) else name.split(".")[0] for name in head}
     options = {
         **adapter.options,
-        "task_type": "CAUSAL_LM" if task.kind == "language-modeling" else "SEQ_CLS",
+        "task_type": _peft_task(task),
         "modules_to_save": sorted(modules - {"classifier", "score"}),  # which PEFT adds to a task of classes
     }
     if adapter.kind == "adalora":

@@ -23,7 +23,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from oelm.data.batches import Rows
+from oelm.data.kinds.kind import Rows
 
 STORE_VARIABLE = "OELM_STORE"
 """Names the file by which the processes find each other. Without it they go by what torchrun says, over a socket."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from oelm.data.batches import batches_by_length, collate
+from oelm.data.kinds.kind import Encoded
 from oelm.data.tasks import Task
 from oelm.data.tokenize import Examples, Split, Windows
 from oelm.heads.sharded import gather_params, is_sharded
@@ -58,7 +59,10 @@ def evaluate(
     # Of text, what is kept are documents: a window holds parts of several, and its neighbors are no others by chance.
     ends = split.document_ends if isinstance(split, Windows) else None
     loss = np.zeros(number if ends is None else len(ends))
-    predicted = np.zeros(number, dtype=split.labels.dtype if isinstance(split, Examples) else np.int64)
+    if isinstance(split, Encoded):
+        predicted = split.new_answers()
+    else:
+        predicted = np.zeros(number, dtype=split.labels.dtype if isinstance(split, Examples) else np.int64)
     was_training = objective.training
     objective.eval()
     done = 0
@@ -74,7 +78,11 @@ def evaluate(
                 if mine >= len(batches):  # only to keep in step with the others, who need shards of this process
                     continue
                 measured = losses.cpu().double().numpy()
-                if logits is not None:
+                if isinstance(split, Encoded):
+                    assert logits is not None
+                    loss[rows] = measured
+                    split.put_answers(predicted, rows, logits.cpu().numpy())
+                elif logits is not None:
                     answers = logits.squeeze(-1) if task.kind == "regression" else logits.argmax(-1)
                     loss[rows], predicted[rows] = measured, answers.cpu().numpy()
                 elif ends is not None:
@@ -87,6 +95,8 @@ def evaluate(
     group.all_reduce_arrays_(loss, predicted)
     if isinstance(split, Examples) and task.kind == "regression":
         loss[:] = (predicted - split.labels) ** 2  # of labels that float32 has not all digits of
+    if isinstance(split, Encoded):
+        return _score(task, Predictions(**split.score(loss, predicted)))
     if not isinstance(split, Examples):
         assert ends is not None
         documents = Predictions(row=np.arange(len(ends)), loss=loss, tokens=np.diff(ends, prepend=0))
@@ -96,6 +106,12 @@ def evaluate(
     metrics = class_metrics(task.metrics, split.labels, predicted, len(task.labels)) | {"loss": float(loss.mean())}
     kept = Predictions(row=split.rows, label=split.labels, prediction=predicted, loss=loss)
     return Evaluation(metrics=metrics, predictions=kept)
+
+
+def _score(task: Task, kept: Predictions) -> Evaluation:
+    """All that is reported is made of what is kept."""
+    measured = {name: kept.mean(name) for name in task.metrics}
+    return Evaluation(metrics={name: one for name, one in measured.items() if one is not None}, predictions=kept)
 
 
 def _exp(loss: float) -> float:

@@ -20,7 +20,9 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from oelm.data.batches import BatchSampler, Rows, collate
+from oelm.data.batches import BatchSampler, collate
+from oelm.data.kinds.kind import Encoded, Rows
+from oelm.data.kinds.table import TASK_KINDS
 from oelm.data.tokenize import Split, TokenizedTask
 from oelm.errors import CellError, Stopped
 from oelm.facts import AttentionStats
@@ -127,7 +129,7 @@ class Loop:
         else:
             self.model.to(accelerator.device)
         self.optimizer = make_optimizer(self.model, self.recipe.optimizer)
-        self.objective = Objective(self.model)
+        self.objective = Objective(self.model, TASK_KINDS.get(self.task.kind))
         self.wrapped_optimizer = accelerator.prepare_optimizer(self.optimizer)
         self.wrapped_model = self._wrap_model()
         self.order, self.total = plan_steps(self.recipe, prepared, seed=self.seed)
@@ -222,6 +224,8 @@ class Loop:
         return 1 - sum(int(each.sum()) for each in lengths) / sum(len(each) * int(each.max()) for each in lengths)
 
     def _weight(self, rows: Rows) -> int:
+        if isinstance(self.prepared.train, Encoded):
+            return self.prepared.train.count_targets(rows)
         return int(self.prepared.train.lengths[rows].sum()) if self.task.kind == "language-modeling" else len(rows)
 
     def clip(self) -> Tensor:

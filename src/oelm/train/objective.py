@@ -1,4 +1,5 @@
-"""Objective: what training minimizes: the cross-entropy of classes or of next tokens, the squared error of numbers.
+"""Objective: what training minimizes: the cross-entropy of classes or of next tokens, the squared error of numbers, or
+what another kind of task says.
 
 The logits of a language model are its largest tensors by far: 4,096 tokens and 50,257 words are 0.8 GB, and as much
 again for each of their log-probabilities and gradients. Where the output head is a plain linear map, its loss and, in
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oelm.data.kinds.kind import ExampleKind
 from oelm.heads.sharded import is_sharded
 
 _CHUNK = 2**24  # logits at a time, 64 MB in float32
@@ -21,20 +23,27 @@ _CHUNK = 2**24  # logits at a time, 64 MB in float32
 class Objective(nn.Module):
     """A model that answers with its loss."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, kind: ExampleKind | None = None):
         super().__init__()
         self.model = model
-        self._plain_head = has_plain_head(model)
+        self._kind = kind
+        self._plain_head = kind is None and has_plain_head(model)
 
     def forward(self, inputs: dict[str, Tensor], targets: Tensor) -> Tensor:
         """The loss of a batch, summed over its examples, or over the tokens of its windows."""
+        if self._kind is not None:
+            return self._kind.losses(self.model(**inputs), inputs, targets).sum()
         if targets.ndim == 1:
             logits = self.model(**inputs).logits.float()
             return _by_example(logits, targets, reduction="sum")
         return self._next_tokens(inputs, targets)
 
     def each(self, inputs: dict[str, Tensor], targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        """(loss of every example (B), logits (B, C)); of windows that of every token (B, T), and no logits."""
+        """(loss of every example (B), logits (B, C)); of windows that of every token (B, T), and no logits. Other kinds
+        have what they predict in place of logits."""
+        if self._kind is not None:
+            outputs = self.model(**inputs)
+            return self._kind.losses(outputs, inputs, targets), self._kind.predict(self.model, inputs, outputs)
         if targets.ndim == 1:
             logits = self.model(**inputs).logits.float()
             return _by_example(logits, targets, reduction="none"), logits

@@ -1,12 +1,14 @@
 """Simple baseline: what a simple model without attention reaches on the very same rows.
 
-TF-IDF and logistic regression for classes, or ridge regression for numbers; bigrams for text. It is trained where the
-data are, and saved beside the records of the study (`runs/simple_baseline.py`).
+TF-IDF and logistic regression for classes, or ridge regression for numbers; bigrams for text, the most frequent tag of
+each word for tags. It is trained where the data are, and saved beside the records of the study
+(`runs/simple_baseline.py`).
 """
 
 import math
 import warnings
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from oelm.data.kinds.tokens import count_tags
 from oelm.data.splits import SplitReader
 from oelm.data.tokenize import TokenizedTask, Windows
 from oelm.metrics import class_metrics
@@ -45,7 +48,9 @@ def save_simple_baseline(study_folder: Path, prepared: TokenizedTask, reading: S
 
 def train_simple_baseline(prepared: TokenizedTask, reading: SplitReader) -> SimpleBaseline:
     """Train the simple model on the training rows, and measure it on the test splits."""
-    return _of_text(prepared) if prepared.task.kind == "language-modeling" else _of_labels(prepared, reading)
+    if prepared.task.kind == "language-modeling":
+        return _of_text(prepared)
+    return _of_tags(prepared, reading) if prepared.task.kind == "tokens" else _of_labels(prepared, reading)
 
 
 # -- classification and regression -----------------------------------------------------------------------------
@@ -116,6 +121,48 @@ def _words(texts: list[str]) -> tuple[Any, Any] | None:
         except ValueError:  # no word is left: so few texts that none comes twice, or none at all
             continue
     return None
+
+
+# -- token classification --------------------------------------------------------------------------------------
+
+
+def _of_tags(prepared: TokenizedTask, reading: SplitReader) -> SimpleBaseline:
+    """The most frequent tag of each word, and of a word that is new that of all words."""
+    tables = reading.tables()
+    train, labels = tables["train"], prepared.task.labels
+    number_of = {tag: number for number, tag in enumerate(labels)}
+    seen: dict[str, _Labels] = defaultdict(lambda: np.zeros(len(labels), dtype=np.int64))
+    for words, tags in _sentences(train):
+        for word, tag in zip(words, tags, strict=True):
+            seen[word][number_of[tag]] += 1
+    frequent = np.sum(list(seen.values()), axis=0).argmax()
+    splits = {}
+    for name in prepared.test:
+        counts = Counter[str]()
+        for words, tags in _sentences(tables[f"test-{name}"]):
+            guessed = np.array([seen[word].argmax() if word in seen else frequent for word in words])
+            counts.update(count_tags(labels, np.array([number_of[tag] for tag in tags]), guessed), words=len(words))
+        both = counts["found_entities"] + counts["true_entities"]
+        splits[name] = {
+            "entity_f1": 2 * counts["right_entities"] / max(1, both),
+            "token_accuracy": counts["right_words"] / counts["words"],
+        }
+    return SimpleBaseline(
+        data=prepared.facts.data,
+        tokenizer=None,
+        splits=splits,
+        majority={},
+        right={},
+        classes=len(labels),
+        kind="most frequent tag of each word",
+        rows=train.num_rows,
+        capped=False,
+    )
+
+
+def _sentences(table: pa.Table) -> Iterator[tuple[list[str], list[str]]]:
+    """(words, tags) of every row."""
+    return zip(table["words"].to_pylist(), table["tags"].to_pylist(), strict=True)
 
 
 # -- language modeling ----------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ def _learned(results: Results) -> Iterator[Issue]:
 def _reproduced(cell: Cell, record: Record, kept: Predictions) -> Iterator[Issue]:
     """What is reported must come out of what was kept: all examples, each once."""
     kept_rows, examples = len(kept.row), record.num_test_examples
-    if not kept_rows or (kept.label is not None and kept_rows != examples):
+    if not kept_rows or (not kept.are_documents and kept_rows != examples):
         at: dict[str, Any] = {"where": str(cell), "arms": (cell.arm,), "severity": "warn"}
         yield issue("NOT-REPRODUCED", key="predictions-missing", **at, n=kept_rows, examples=examples)
     for metric in BY_EXAMPLE:

@@ -15,6 +15,7 @@ from oelm.analysis.checks.registry import Issue, issue
 from oelm.analysis.results import Results, finite_number
 from oelm.analysis.stats.crossed import crossed
 from oelm.analysis.stats.estimate import Estimate, VarianceSource, from_seeds
+from oelm.data.tasks import TASKS
 from oelm.errors import CellError
 from oelm.message import Message
 from oelm.metrics import find_metric
@@ -22,7 +23,12 @@ from oelm.runs.simple_baseline import SimpleBaseline, find_simple_baseline
 from oelm.study.cells import Cell
 from oelm.study.study import LR
 
-_KINDS = {"bigrams": "bigrams", "tf-idf + logistic regression": "tfidf", "tf-idf + ridge regression": "ridge"}
+_KINDS = {
+    "bigrams": "bigrams",
+    "tf-idf + logistic regression": "tfidf",
+    "tf-idf + ridge regression": "ridge",
+    "most frequent tag of each word": "tags",
+}
 
 
 def check_simple_baseline(results: Results) -> Iterator[Issue]:
@@ -30,7 +36,10 @@ def check_simple_baseline(results: Results) -> Iterator[Issue]:
     a small model that is trained from nothing, however well it is tuned."""
     done = [record for record in results.records.values() if record.status == "done"]
     if done and not any(find_simple_baseline(record.data, results.simple_baselines) for record in done):
-        yield issue("BELOW-SIMPLE-BASELINE", severity="note", key="no-simple-baseline")
+        task = TASKS.get(results.study.recipe.data.task)
+        none = task is not None and not task.has_simple_baseline
+        key = "no-simple-baseline-of-kind" if none else "no-simple-baseline"
+        yield issue("BELOW-SIMPLE-BASELINE", severity="note", key=key)
     for arm in results.arms:
         scores = _scores(results, arm)
         if scores:

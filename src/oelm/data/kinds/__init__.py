@@ -1,0 +1,1 @@
+"""Kinds of tasks beside classification and language modeling, a module each."""
