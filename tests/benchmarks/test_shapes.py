@@ -353,21 +353,8 @@ def command(tmp_path, *words):
 @pytest.mark.slow
 def test_the_command(tmp_path, forked_python):
     path, out = tiny_study.make(tmp_path), tmp_path / "runs"
-    options = [
-        "--widths",
-        "32",
-        "--lengths",
-        "4",
-        "--batches",
-        "2",
-        "--budget",
-        "20",
-        "--precision",
-        "0.9",
-        "--out",
-        out,
-    ]
-    done = command(tmp_path, path, *options)
+    shape = ["--widths", "32", "--lengths", "4", "--batches", "2"]
+    done = command(tmp_path, path, *shape, "--budget", "20", "--precision", "0.9", "--out", out)
     assert done.returncode == 0, done.stderr
     assert "[1/1] width 32, 4 tokens, batch 2" in done.stderr
     for name in ("bench-shapes.json", "bench-shapes.svg"):

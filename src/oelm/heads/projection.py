@@ -19,7 +19,7 @@ from oelm.heads.sharded import full_tensor, gather_params, is_sharded
 from oelm.heads.split import FusedSplit
 from oelm.treatment import Role
 
-Kind = Literal["weight", "bias"]
+SliceKind = Literal["weight", "bias"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,7 +123,7 @@ class Projection:
         """Head `head`'s biases, (D,), sharing storage with the model."""
         return self.rows("bias", (head,))[0]
 
-    def rows(self, kind: Kind, heads: Iterable[int]) -> list[Tensor]:
+    def rows(self, kind: SliceKind, heads: Iterable[int]) -> list[Tensor]:
         """The weights, (D, M), or the biases, (D,), of some heads, sharing storage with the model."""
         owner, name = self.owner, self.weight_name if kind == "weight" else self.bias_name
         starts = [self.starts[head] for head in heads]
@@ -172,7 +172,7 @@ class ParamSlice:
     """The weights, or the biases, of one projection: a parameter, or the projection's rows of a fused one."""
 
     projection: Projection
-    kind: Kind
+    kind: SliceKind
 
     @property
     def key(self) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from oelm.errors import TreatmentError
 from oelm.heads import init
 from oelm.heads.gauge import is_rotary, why_no_gauge
-from oelm.heads.projection import Kind, ParamSlice, Projection
+from oelm.heads.projection import ParamSlice, Projection, SliceKind
 from oelm.seeds import seed_for
 from oelm.treatment import GLOBAL, TURNED, Role, Treatment
 
@@ -175,7 +175,7 @@ def _biases(projection: Projection, heads: range) -> Tensor:
     return torch.stack([bias_D.detach().cpu().double() for bias_D in projection.rows("bias", heads)])
 
 
-def _write_rows(projection: Projection, kind: Kind, heads: range, values: Tensor) -> None:
+def _write_rows(projection: Projection, kind: SliceKind, heads: range, values: Tensor) -> None:
     for rows, of_head in zip(projection.rows(kind, heads), values, strict=True):
         rows.detach().copy_(of_head)
 
