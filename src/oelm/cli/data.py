@@ -108,7 +108,8 @@ def _lines(found: DataSummary) -> Iterator[str]:
             rows.append(("", "", "label", *(f"{number:.4g}" for number in split.numbers)))
     yield from format_columns(rows, left=("split", ""))
     if found.held_out:
-        yield f"no file of {' and '.join(found.held_out)}: a study holds out up to a tenth of the rows for each"
+        whom = "each" if len(found.held_out) > 1 else "it"
+        yield f"no file of {' and '.join(found.held_out)}: a study holds out up to a tenth of the rows for {whom}"
     if found.labels:
         yield ""
         yield from _label_lines(found)
