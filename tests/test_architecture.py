@@ -102,7 +102,7 @@ def test_commands_that_read_or_plan_need_no_torch(tmp_path):
 
     runs = str(make_runs(tmp_path))
     commands = [["check", "quickstart"], ["check", "minilm-sst2-peft"], ["check", runs], ["claims"], ["report", runs]]
-    commands += [["plan", "quickstart", "--no-measure"], ["status", runs]]
+    commands += [["plan", "quickstart", "--no-measure"], ["status", runs], ["data", "recall"]]
     code = f"""
 import sys
 from oelm.cli.main import main

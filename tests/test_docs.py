@@ -17,8 +17,10 @@ import yaml
 from made_runs import make_runs
 from oelm import metrics
 from oelm.cli.main import COMMANDS, app
+from oelm.data.tables import find_labels
 from oelm.data.tasks import TASKS
 from oelm.heads import audit, layouts
+from oelm.study.data_task import source_of
 from oelm.study.load import load_study
 from oelm.study.optimizers import OPTIMIZERS
 from oelm.treatment import Treatment
@@ -118,7 +120,7 @@ def test_commands_and_their_options_are_there(page: Path) -> None:
 
 def test_the_study_that_is_shown_is_one(tmp_path: Path) -> None:
     blocks = [text for _, language, text in _blocks(ROOT / "docs" / "studies.md") if language == "text"]
-    study, hypotheses, stages, arms = (text for text in blocks if not text.startswith("model:"))
+    study, hypotheses, stages, rows, own, arms = (text for text in blocks if not text.startswith("model:"))
     second_stage = stages.splitlines(keepends=True)[-1]
     file = tmp_path / "shown.yaml"
     file.write_text(study + hypotheses + second_stage, encoding="utf-8")
@@ -127,6 +129,9 @@ def test_the_study_that_is_shown_is_one(tmp_path: Path) -> None:
     assert shown.second_stage
     file.write_text(study.partition("arms:")[0] + arms + study[study.index("tune:") :], encoding="utf-8")
     assert {"lora", "bitfit", "linear-probe"} < load_study(str(file)).arms.keys()
+    (tmp_path / "reviews.csv").write_text(rows, encoding="utf-8")
+    file.write_text(own.replace("reviews.csv", str(tmp_path / "reviews.csv")), encoding="utf-8")
+    assert find_labels(source_of(load_study(str(file)).recipe.data)).task.labels == ("bad", "good", "so-so")
 
 
 def test_parts_of_studies_that_are_shown_fit_one(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from loopback_hub import loopback_hub
+from loopback_hub import COMMIT, loopback_hub
 from oelm.data.tasks import task_named
 
 pytestmark = pytest.mark.slow
@@ -39,11 +39,12 @@ except DataError as error:
 def rows_of(tmp_path):
     """The rows of a task, read in a process of its own: the hub's address is read when its client is imported."""
 
-    def call(task, **environment):
+    def call(task, *, code=CODE, **environment):
+        asked = json.dumps(task) if isinstance(task, dict) else task.name
         kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
         own = {"HF_HOME": str(tmp_path / "hf"), "OELM_CACHE": str(tmp_path / "oelm"), "HF_HUB_DISABLE_XET": "1"}
         done = subprocess.run(
-            [sys.executable, "-c", CODE, task.name], env=kept | own | environment, capture_output=True, text=True
+            [sys.executable, "-c", code, asked], env=kept | own | environment, capture_output=True, text=True
         )
         assert "Traceback" not in done.stderr, done.stderr
         return json.loads(done.stdout) if done.returncode == 0 else done.stderr
@@ -144,3 +145,36 @@ def test_some_parts_with_a_hash_in_their_name_are_not_taken_for_all(stories, row
         fetched = {request.split("/data/")[1] for request in requests if "GET" in request and "/resolve/" in request}
         assert len(fetched) == 3, "the parts that are missing, and no more"
     assert rows_of(STORIES, HF_HUB_OFFLINE="1") == rows
+
+
+OWN = """
+import json, sys
+from oelm.data.tokenize import tokenize_task, train_tokenizer
+from oelm.study.data_task import source_of
+from oelm.study.recipe import DataConfig
+from oelm.errors import DataError
+def words(texts, made_from):
+    return train_tokenizer(texts, kind="words", vocab=300, made_from=made_from)
+try:
+    config = DataConfig(**json.loads(sys.argv[1]))
+    facts = tokenize_task(source_of(config), tokenizer=words, max_length=8, validation=config.validation).facts
+    print(json.dumps([facts.hub, facts.labels, facts.sizes]))
+except DataError as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.slow
+def test_a_data_set_that_a_study_names(tmp_path, rows_of):
+    for number, split in enumerate(("fit", "check")):
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        rows = [f"some words {number} {row},{'xyz'[row % 3]}" for row in range(30)]
+        (tmp_path / "mine" / f"{split}.csv").write_text("\n".join(["body,topic", *rows]) + "\n")
+    data = {"hub": "some/mine", "splits": {"train": "fit", "test": "check"}, "validation": 3}
+    data["columns"] = {"text": "body", "label": "topic"}
+    with loopback_hub({"datasets/some/mine": tmp_path / "mine"}) as (address, _):
+        found = rows_of(data, code=OWN, HF_ENDPOINT=address)
+        assert found == [f"some/mine@{COMMIT}", ["x", "y", "z"], {"train": 27, "validation": 3, "test-test": 30}]
+        typo = data | {"splits": {"train": "fit", "test": "chek"}}
+        assert "no files of the split 'chek'" in rows_of(typo, code=OWN, HF_ENDPOINT=address)
+    assert rows_of(data, code=OWN, HF_ENDPOINT=address) == found, "and without the hub"

@@ -180,3 +180,21 @@ def test_a_named_column_is_not_replaced_by_another(tmp_path):
     for columns, what in (({"text": "texts"}, "no column texts"), ({"label": "labels"}, "no column 'labels'")):
         with pytest.raises(DataError, match=f"{what} .*did you mean"):
             read("classification", file, columns=columns)
+
+
+def test_a_number_that_is_none(tmp_path):
+    columns = {"text": [f"row {row}" for row in range(20)], "label": [float("nan"), *map(float, range(19))]}
+    parquet.write_table(pa.table(columns), tmp_path / "mine.parquet")
+    with pytest.raises(DataError, match=r"1 of 20 rows have no label, the first of them row 0"):
+        read("regression", tmp_path / "mine.parquet")
+
+
+def test_all_of_glue(tmp_path):
+    glue = {"cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli"}
+    assert all(TASKS[name].hub.repo == "nyu-mll/glue" for name in glue)
+    for number, split in enumerate(("train", "validation")):
+        texts = ("sentence1", "sentence2")
+        write_csv(tmp_path / f"{split}.csv", (0.0, 2.5, 5.0), texts=texts, start=100 * number)
+    reader = read("stsb", tmp_path, 5)
+    assert set(reader.tables()["test-validation"]["label"].to_pylist()) == {0.0, 2.5, 5.0}
+    assert reader.task.metrics == ("mse", "pearson", "spearman", "loss")

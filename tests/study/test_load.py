@@ -152,6 +152,25 @@ def test_all_problems_are_said_together(load):
             {"recipe/model": {"name": "oelm-gpt", "preset": "mini-128", "context": 64}},
             r"recipe\.data\.max_length +\d+ exceeds the model's context of 64 tokens",
         ),
+        (
+            {"recipe/data/task": "regression"},
+            r"recipe\.data\.path +task 'regression' needs a folder .*, or recipe\.data\.hub",
+        ),
+        ({"recipe/data/hub": "some/data"}, r"recipe\.data\.hub +task 'sst2' has its own data; these take any: .*pairs"),
+        ({"recipe/data/splits": {"train": "fit"}}, r"recipe\.data\.splits +goes with recipe\.data\.hub"),
+        ({"recipe/data/columns": {"txt": "a"}}, r"recipe\.data\.columns\.txt"),
+        (
+            {"recipe/data/columns": {"text_a": "a", "text_b": "b"}},
+            r"recipe\.data\.columns +task 'sst2' has text, got text_a",
+        ),
+        (
+            {"recipe/data/task": "pairs", "recipe/data/hub": "not a name", "recipe/data/columns": {"text_a": "a"}},
+            r"recipe\.data\.hub +must be owner/name(.|\n)*recipe\.data\.columns +task 'pairs' has text_a and text_b",
+        ),
+        (
+            {"recipe/data/task": "classification", "recipe/data/hub": "a/b", "recipe/data/path": "x"},
+            r"recipe\.data\.hub +goes with no path",
+        ),
         ({"recipe/data/synthetic": {"pairs": 3}}, r"recipe\.data\.synthetic +task 'sst2' is not made; .* recall, ind"),
         ({"recipe/data/task": "recall", "recipe/data/path": "x"}, r"recipe\.data\.path +task 'recall' makes its own"),
         (

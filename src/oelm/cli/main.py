@@ -21,6 +21,7 @@ COMMANDS = {
     "check": ("check", "Find what makes a comparison unfair, in a study or its records"),
     "run": ("run", "Run the missing cells of a study and show the results"),
     "report": ("report", "Write the report of every study below a folder, or one over several"),
+    "data": ("data", "Show rows, labels, lengths, overlap and examples of data, before training on them"),
     "bench": ("bench", "Time the steps of arms side by side, next to the most freezing can save"),
     "status": ("status", "Show the state of every cell"),
     "logs": ("logs", "Show the log of a cell"),
@@ -35,7 +36,7 @@ COMMANDS = {
 
 
 # Commands that read a study: `--plugin` is an option of each, added here.
-_READ_STUDIES = ("plan", "check", "run", "report", "bench", "status", "logs", "stop", "resume", "fetch")
+_READ_STUDIES = ("plan", "check", "run", "report", "data", "bench", "status", "logs", "stop", "resume", "fetch")
 
 
 def _agree(plugins: list[str] | None) -> None:

@@ -72,6 +72,12 @@ def name_classes(found: Collection[str], *, where: str) -> tuple[str, ...]:
     return tuple(sorted(numbers, key=int) if numbers else sorted(found))
 
 
+def has_fractions(names: pa.Array) -> bool:
+    """Whether the labels are numbers, and not all of them whole: then they are no classes."""
+    found = pc.unique(names).to_pylist()
+    return all(map(_NUMBER.fullmatch, found)) and not all(map(_WHOLE.fullmatch, found))
+
+
 def check_spread(labels: pa.Array, *, where: str) -> None:
     """Refuse a regression with nothing to learn."""
     low, high = pc.min_max(labels).as_py().values()

@@ -3,7 +3,7 @@
 import codecs
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, json, parquet
 
-from oelm.data.labels import check_spread, convert_labels, index_labels, name_classes
+from oelm.data.labels import check_spread, convert_labels, has_fractions, index_labels, name_classes
 from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source
-from oelm.data.tasks import Task
+from oelm.data.tasks import TASKS, Task
 from oelm.errors import DataError, did_you_mean
 from oelm.parquet import open_parquet
 
@@ -59,6 +59,22 @@ def find_labels(source: Source) -> Source:
         names = name_classes(pc.unique(labels).to_pylist(), where=where)
         task = replace(task, labels=names, has_found_labels=True)
     return replace(source, task=task)
+
+
+def guess_task(path: Path, columns: Mapping[str, str]) -> str:
+    """The name of the task that one's own file, or folder, looks like: by its labels, if it has any."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    tables = [file for file in files if file.suffix.lower() in TABLES]
+    if not tables:
+        return "text"
+    first = next((file for file in tables if file.stem.lower().startswith("train")), tables[0])
+    label = columns.get("label", "label")
+    task = replace(TASKS["classification"], label=label)
+    table = _table(first, task)
+    _check_names(table, first)
+    if label not in table.column_names:
+        return "text" if columns.get("text", "text") in table.column_names and "label" not in columns else task.name
+    return "regression" if has_fractions(_own_labels(table, task, first)) else task.name
 
 
 def has_labels(source: Source, split: str) -> bool:

@@ -1,8 +1,9 @@
 """The task of a recipe's data: the one it names, with the columns and the data set of the hub that it says."""
 
 from oelm.data.own import HubName, find_on_hub, name_columns
+from oelm.data.sources import Source, find_source
 from oelm.data.tasks import Task, task_named
-from oelm.study.recipe import DataConfig
+from oelm.study.recipe import DataConfig, SyntheticConfig
 
 
 def task_of(data: DataConfig) -> Task:
@@ -12,3 +13,9 @@ def task_of(data: DataConfig) -> Task:
         return task
     name = HubName(repo=data.hub, config=data.config, revision=data.revision, splits=data.splits or {})
     return find_on_hub(task, name)
+
+
+def source_of(data: DataConfig) -> Source:
+    """The task and its files."""
+    made = data.synthetic or SyntheticConfig()
+    return find_source(task_of(data), data.path, pairs=made.pairs, seed=made.seed)

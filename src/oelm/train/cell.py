@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oelm.data.sources import Source, find_source
 from oelm.data.splits import SplitReader
 from oelm.data.tokenize import TokenizedTask, load_tokenizer, tokenize_task, train_tokenizer
 from oelm.errors import AuditFailed, CellError, OelmError, Stopped
@@ -26,8 +25,8 @@ from oelm.runs.record import Failure, ModelScores, Record, Which, read_record, w
 from oelm.runs.steps import read_written_steps
 from oelm.runs.train_state import TrainState
 from oelm.study.cells import CellSpec
-from oelm.study.data_task import task_of
-from oelm.study.recipe import DataConfig, Recipe, SyntheticConfig
+from oelm.study.data_task import source_of
+from oelm.study.recipe import Recipe
 from oelm.train.preflight import check_data, check_files_unchanged, check_metric, check_spec_unchanged
 from oelm.train.process import avoid_spinning, keep_memory
 from oelm.train.progress import Progress, log_to_file
@@ -274,7 +273,7 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
         return load_tokenizer(name, revision=recipe.model.revision if chosen is None else chosen.revision)
 
     return tokenize_task(
-        _source_of(data),
+        source_of(data),
         tokenizer=tokenizer,
         max_length=data.max_length,
         validation=data.validation,
@@ -290,12 +289,7 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
 def open_splits(recipe: Recipe) -> SplitReader:
     """The rows of a recipe's data, as texts."""
     data = recipe.data
-    return SplitReader(_source_of(data), data.validation, overlap=data.overlap, group=data.group, limit=data.limit)
-
-
-def _source_of(data: DataConfig) -> Source:
-    made = data.synthetic or SyntheticConfig()
-    return find_source(task_of(data), data.path, pairs=made.pairs, seed=made.seed)
+    return SplitReader(source_of(data), data.validation, overlap=data.overlap, group=data.group, limit=data.limit)
 
 
 _TRIED = 4  # examples that a treatment is tried on
