@@ -105,6 +105,7 @@ def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
             read_options=json.ReadOptions(block_size=block_size),
             parse_options=json.ParseOptions(newlines_in_values=False),
         )
+    targets = (task.label, "source", "target") if task.kind == "seq2seq" else ()
     tabs = extension == ".tsv"  # as in GLUE, where quotation marks are plain characters
     return csv.read_csv(
         path,
@@ -114,7 +115,7 @@ def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
         ),
         # Otherwise texts that look like numbers or dates would be converted.
         convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys((*task.columns, "text", "text_a", "text_b"), pa.string())
+            column_types=dict.fromkeys((*task.columns, "text", "text_a", "text_b", *targets), pa.string())
         ),
     )
 

@@ -137,6 +137,7 @@ def tokenize_task(
         "overlap": overlap,
         "group": group,
         **({} if limit is None else {"limit": limit}),
+        **({"max_target": task.max_target} if task.kind == "seq2seq" else {}),
     }
     reader = SplitReader(source, validation, overlap=overlap, group=group, limit=limit, progress=progress)
 

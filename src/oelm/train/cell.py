@@ -294,7 +294,10 @@ def open_splits(recipe: Recipe) -> SplitReader:
 
 def _source_of(data: DataConfig) -> Source:
     made = data.synthetic or SyntheticConfig()
-    return find_source(task_named(data.task), data.path, pairs=made.pairs, seed=made.seed)
+    task = task_named(data.task)
+    if data.max_target is not None:
+        task = replace(task, max_target=data.max_target)
+    return find_source(task, data.path, pairs=made.pairs, seed=made.seed)
 
 
 _TRIED = 4  # examples that a treatment is tried on
