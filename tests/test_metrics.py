@@ -42,7 +42,7 @@ def test_kinds():
         "tuned_lr",
     )
     assert TIMES == ("step_seconds", "training_seconds")
-    own = ("entity_f1", "token_accuracy", "exact_match", "answer_f1")
+    own = ("entity_f1", "token_accuracy", "exact_match", "answer_f1", "rouge1", "rouge2", "rougeL")
     assert metric_names("predictions") == ("accuracy", "macro_f1", "f1", "matthews", *own)
     assert metric_names("correlation") == ("pearson", "spearman")
     for name in (*metric_names("predictions", "correlation", "loss"), *MEASURED):

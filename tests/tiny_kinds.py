@@ -134,3 +134,45 @@ def write_questions(folder: Path, **more: bool) -> Path:
 def qa_study(folder: Path) -> dict[str, object]:
     texts = [f"{row['context']} {row['question']}" for row in questions(120, seed=1)]
     return study(save_bert(folder / "bert", texts), write_questions(folder / "data"), "qa", "answer_f1", overlap="keep")
+
+
+# -- sequence to sequence -----------------------------------------------------------------------------------------
+
+
+def sequences(number: int, *, seed: int) -> list[dict[str, str]]:
+    """The names of a text, in order."""
+    rows = sentences(number, seed=seed)
+    named = (" ".join(w for w, tag in zip(words, tags, strict=True) if tag != "O") for words, tags in rows)
+    return [{"source": " ".join(words), "target": names} for (words, _), names in zip(rows, named, strict=True)]
+
+
+def write_sequences(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, number, seed in (("train", 120, 1), ("validation", 20, 2), ("test", 30, 3)):
+        write_json(folder / f"{split}.jsonl", sequences(number, seed=seed))
+    return folder
+
+
+def save_seq2seq(folder: Path, texts: list[str], *, family: str = "t5") -> Path:
+    words = tokenizer(texts, single="$A [SEP]")
+    ids = dict(vocab_size=len(words), pad_token_id=words.pad_token_id, eos_token_id=words.eos_token_id)
+    torch.manual_seed(0)
+    if family == "t5":
+        sizes = dict(d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2)
+        config = transformers.T5Config(**sizes, **ids, decoder_start_token_id=words.pad_token_id)
+        model = transformers.T5ForConditionalGeneration(config)
+    else:
+        layers = dict(encoder_layers=1, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2)
+        widths = dict(d_model=32, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=64)
+        starts = dict(decoder_start_token_id=words.eos_token_id, bos_token_id=words.cls_token_id)
+        config = transformers.BartConfig(**layers, **widths, **ids, **starts, num_beams=4)
+        model = transformers.BartForConditionalGeneration(config)
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def seq2seq_study(folder: Path, *, family: str = "t5") -> dict[str, object]:
+    texts = [row["source"] for row in sequences(120, seed=1)]
+    model = save_seq2seq(folder / family, texts, family=family)
+    return study(model, write_sequences(folder / "data"), "seq2seq", "rougeL", max_target=12)

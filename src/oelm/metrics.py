@@ -5,6 +5,7 @@ Other modules ask here; `register_metric` adds to the table.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import string
@@ -163,6 +164,10 @@ _METRICS: dict[str, Metric] = {
         # Of question answering: the words of the answer, all of them and in part.
         _quality("exact_match"),
         _quality("answer_f1"),
+        # Of texts that a model writes: the words, the pairs of words and the longest sequence that they share.
+        _quality("rouge1"),
+        _quality("rouge2"),
+        _quality("rougeL"),
         _cost("loss", "loss"),
         # The loss of a regression, by its own name.
         replace(_cost("mse", "loss"), compute=_mse),
@@ -192,7 +197,9 @@ def metric_names(*kinds: Kind) -> tuple[str, ...]:
 MEASURED = metric_names("curve", "count", "time", "memory", "tuning")
 """What there is beside the metrics of a task: in every record, or where the learning rate was tuned."""
 TIMES = metric_names("time")
-BY_EXAMPLE = ("accuracy", "entity_f1", "token_accuracy", "exact_match", "answer_f1", "loss", "perplexity", "mse")
+_ROUGE = ("rouge1", "rouge2", "rougeL")
+_OF_KINDS = ("entity_f1", "token_accuracy", "exact_match", "answer_f1", *_ROUGE)
+BY_EXAMPLE = ("accuracy", *_OF_KINDS, "loss", "perplexity", "mse")
 """What kept predictions give again, and how much every example has to do with it; a correlation is none."""
 SHARES = tuple(metric.name for metric in _METRICS.values() if metric.is_share)
 """Between 0 and 1."""
@@ -298,6 +305,18 @@ def _f1_of_words(words: list[str], right: list[str]) -> float:
         return float(words == right)
     same = (Counter(words) & Counter(right)).total()
     return 2 * same / (len(words) + len(right))
+
+
+def score_text(text: str, right: str) -> dict[str, float]:
+    """ROUGE-1, ROUGE-2 and ROUGE-L (F1) of a text that a model has written, by rouge-score with its stemmer."""
+    return {name: float(score.fmeasure) for name, score in _rouge().score(right, text).items()}
+
+
+@functools.cache
+def _rouge() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer(list(_ROUGE), use_stemmer=True)
 
 
 def check_ranges(metrics: Mapping[str, float]) -> None:

@@ -70,7 +70,7 @@ def guess_task(path: Path, columns: Mapping[str, str]) -> str:
     first = next((file for file in tables if file.stem.lower().startswith("train")), tables[0])
     label = columns.get("label", "label")
     task = replace(TASKS["classification"], label=label)
-    table = _table(first, task)
+    table = read_table(first, task)
     _check_names(table, first)
     if label not in table.column_names:
         return "text" if columns.get("text", "text") in table.column_names and "label" not in columns else task.name
@@ -145,6 +145,7 @@ def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
             read_options=json.ReadOptions(block_size=block_size),
             parse_options=json.ParseOptions(newlines_in_values=False),
         )
+    right = {"seq2seq": (task.label, "source", "target")}.get(task.kind, (task.label, "label") if task.is_own else ())
     tabs = extension == ".tsv"  # as in GLUE, where quotation marks are plain characters
     return csv.read_csv(
         path,
@@ -154,10 +155,7 @@ def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
         ),
         # Otherwise texts that look like numbers or dates would be converted.
         convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys(
-                (*task.columns, "text", "text_a", "text_b", *([task.label, "label"] if task.is_own else [])),
-                pa.string(),
-            )
+            column_types=dict.fromkeys((*task.columns, "text", "text_a", "text_b", *right), pa.string())
         ),
     )
 

@@ -12,13 +12,14 @@ from typing import Any, Literal, get_args
 from oelm.errors import DataError, did_you_mean
 from oelm.metrics import metric_names, registered_metrics
 
-TaskKind = Literal["classification", "regression", "language-modeling", "tokens", "qa"]
+TaskKind = Literal["classification", "regression", "language-modeling", "tokens", "qa", "seq2seq"]
 # What is measured of the kinds but classification; the first is looked at first.
 KIND_METRICS: dict[TaskKind, tuple[str, ...]] = {
     "regression": ("mse", "pearson", "spearman", "loss"),
     "language-modeling": ("perplexity", "loss"),
     "tokens": ("entity_f1", "token_accuracy", "loss"),
     "qa": ("answer_f1", "exact_match", "loss"),
+    "seq2seq": ("rougeL", "rouge1", "rouge2", "loss"),
 }
 
 
@@ -76,6 +77,8 @@ class Task:
     """Whether rows are parts of other rows: then whole ones are held out, and their parts dropped."""
     held_out: int = 0
     """How many rows are held out for the test, at most a tenth."""
+    max_target: int = 64
+    """Of sequence to sequence: tokens of a target, and of what is written; a study's `data.max_target` goes before."""
     rows: Literal["documents", "lines"] = "documents"
     """Of text: whether every row is a document, or all of them are the lines of one."""
 
@@ -179,6 +182,7 @@ _AG_NEWS = "eb185aade064a813bc0b7f42de02595523103ca4"
 _XNLI = "b8dd5d7af51114dbda02c0e3f6133f332186418e"
 _TREC = "65752bf53af25bc935a0dce92fb5b6c930728450"
 _TINYSTORIES = "f54c09fd23315a6f9c86f9dc80f725de7d8f9c64"
+_CNN = "96df5e686bee6baa90b8bee7c28b81fa3fa6223d"
 _OPENWEBTEXT = "79d93d786212f7344586290adb811d4ae6a1762c"
 
 TASKS: dict[str, Task] = {
@@ -263,6 +267,27 @@ TASKS: dict[str, Task] = {
         ),
         _squad("squad", "plain_text", "7b6d24c440a36b6815f21b70d25016731768db1f"),
         _squad("squad_v2", "squad_v2", "3ffb306f725f7d2ce8394bc1873b24868140c412"),
+        Task(
+            name="cnn_dailymail",
+            kind="seq2seq",
+            hub=_hub("abisee/cnn_dailymail", _CNN, "3.0.0/{}-*.parquet", "train", "validation", "test"),
+            columns=("article",),
+            label="highlights",
+            metric="rougeL",
+            validation="validation",
+            test=("test",),
+            max_target=128,
+        ),
+        Task(
+            name="seq2seq",
+            kind="seq2seq",
+            columns=("source",),
+            label="target",
+            metric="rougeL",
+            validation="validation",
+            test=("test",),
+            held_out=1000,
+        ),
         _questions("qa", validation="validation", test=("test",), held_out=1000),
         _synthetic("recall", DIGITS),
         _synthetic("induction", LETTERS),

@@ -141,6 +141,7 @@ def tokenize_task(
         "group": group,
         **({} if limit is None else {"limit": limit}),
         **({"columns": [*task.columns, task.label]} if task.only_these_columns else {}),
+        **({"max_target": task.max_target} if task.kind == "seq2seq" else {}),
     }
 
     def check_unchanged() -> None:

@@ -103,7 +103,7 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
     if head is not None and not recipe.from_scratch:
         _check_classes(config, task, name, head=head)
     if kind is not None:
-        kind.configure(config, task)
+        kind.configure(config, task, tokenizer)
     elif of_example:
         _set_outputs_(config, task)
     if recipe.dropout is not None:
@@ -130,6 +130,8 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
             model = load_model(name, auto, config=config, dtype=torch.float32, **options)
     finally:
         logging.set_verbosity(verbosity)
+    if kind is not None:
+        kind.finish(model, task)
     use_fast_dropout_(model)
     return model
 

@@ -23,6 +23,8 @@ _FORMAT, _FORMAT_KEY = 2, b"oelm_format"  # in the metadata of the file
 # What can be in a file that is not damaged.
 _WORDS = ("model", "split")
 _CLASSES = ("label", "prediction")  # or numbers of a regression
+_SHARES = ("exact_match", "answer_f1", "rouge1", "rouge2", "rougeL")
+_FLOATS = ("loss", *_SHARES)
 _RANGES: dict[str, tuple[float, float]] = {
     "loss": (-np.inf, np.inf),
     "label": (0, 1_000_000),
@@ -30,9 +32,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "tokens": (1, 1 << 40),
     "words": (1, 1 << 40),
     **dict.fromkeys(("right_words", "right_entities", "found_entities", "true_entities"), (0, 1 << 40)),
-    **dict.fromkeys(("exact_match", "answer_f1"), (0, 1)),
+    **dict.fromkeys(_SHARES, (0, 1)),
 }
-_FLOATS = ("loss", "exact_match", "answer_f1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class Predictions:
     prediction: NDArray[np.int64] | NDArray[np.float64] | None = None
     """The class that the model prefers, or its number."""
     tokens: NDArray[np.int64] | None = None
-    """Of a document, those that were predicted; of a sentence, the words that have a loss."""
+    """Of a document or a target, those that were predicted; of a sentence, the words that have a loss."""
     words: NDArray[np.int64] | None = None
     """Of a sentence whose words were classified."""
     right_words: NDArray[np.int64] | None = None
@@ -64,13 +65,19 @@ class Predictions:
     """1 if the answer to a question is right, 0 if not."""
     answer_f1: NDArray[np.float64] | None = None
     """How far its words are those of the right answer."""
+    rouge1: NDArray[np.float64] | None = None
+    """Of the text that was written: words that it shares with the right one."""
+    rouge2: NDArray[np.float64] | None = None
+    """Pairs of words."""
+    rougeL: NDArray[np.float64] | None = None  # noqa: N815, its name in rouge-score
+    """The longest sequence of words."""
     text: NDArray[np.object_] | None = None
-    """What was answered."""
+    """What was answered, or written."""
 
     @property
     def are_documents(self) -> bool:
         """Whether the entries are documents of a text, which is measured in windows."""
-        return self.tokens is not None and self.words is None
+        return self.tokens is not None and self.words is None and self.rougeL is None
 
     def __post_init__(self) -> None:
         if (

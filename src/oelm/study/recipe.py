@@ -101,6 +101,9 @@ class DataConfig(ForbidExtra):
     """What the columns are called: `{text: review, label: stars}`; left out, text (text_a and text_b) and label."""
     max_length: Annotated[int, Ge(2)] = 128
     """Tokens: longer examples are cut; text for language modeling comes in windows of this length."""
+    max_target: Annotated[int, Ge(2)] | None = None
+    """Of sequence to sequence: tokens of a target, where longer ones are cut, and of what a model writes at most; left
+    out, those of the task."""
     validation: _Positive | None = None
     """Training examples held out to choose checkpoints and settings on; where the task has a split for that, it may be
     left out. Of text: documents, or, of fewer than 20, pieces of about 2,000 characters."""

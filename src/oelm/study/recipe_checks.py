@@ -35,6 +35,8 @@ def check_recipe(recipe: Recipe, problems: Problems) -> None:
         problems.add(
             "recipe.model.name", f"'oelm-gpt' has no head for task '{task.name}': name a model of transformers"
         )
+    if recipe.parallel == "fsdp" and task.kind == "seq2seq":
+        problems.add("recipe.parallel", "shards cannot write texts token by token: 'ddp'")
     if ours and task.kind == "language-modeling" and not recipe.model.causal:
         problems.add("recipe.model.causal", f"task '{task.name}' predicts the next token: it needs causal attention")
 
@@ -75,6 +77,8 @@ def _check_data(data: DataConfig, task: Task, problems: Problems) -> None:
         problems.add("recipe.data.group", f"examples of task '{task.name}' are made one by one: they have no groups")
     if data.group is not None and task.kind == "language-modeling":
         problems.add("recipe.data.group", f"task '{task.name}' is text: whole documents are held out")
+    if data.max_target is not None and task.kind != "seq2seq":
+        problems.add("recipe.data.max_target", f"task '{task.name}' has no targets to write")
     if data.pair_separator is not None and not task.is_own and not (task.pairs and task.kind == "classification"):
         problems.add("recipe.data.pair_separator", f"task '{task.name}' has no pairs to join")
 

@@ -130,8 +130,12 @@ class ExampleKind(ABC):
         """A split from what `encode` has made."""
 
     @abstractmethod
-    def configure(self, config: Any, task: Task) -> None:
+    def configure(self, config: Any, task: Task, tokenizer: Any) -> None:
         """Set what the configuration of a model has to say about the task."""
+
+    def finish(self, model: nn.Module, task: Task) -> None:
+        """Set what the model itself has to know of the task."""
+        return
 
     @abstractmethod
     def losses(self, outputs: Any, inputs: Mapping[str, Tensor], targets: Tensor) -> Tensor:

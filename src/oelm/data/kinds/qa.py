@@ -216,7 +216,7 @@ class QuestionAnswering(ExampleKind):
             may_have_none=NO_ANSWER in task.labels,
         )
 
-    def configure(self, config: Any, task: Task) -> None:
+    def configure(self, config: Any, task: Task, tokenizer: Any) -> None:
         config.num_labels = 2  # logits of a start and of an end
 
     def losses(self, outputs: Any, inputs: Mapping[str, Tensor], targets: Tensor) -> Tensor:

@@ -2,10 +2,12 @@
 
 from oelm.data.kinds.kind import ExampleKind
 from oelm.data.kinds.qa import QuestionAnswering
+from oelm.data.kinds.seq2seq import SequenceToSequence
 from oelm.data.kinds.tokens import TokenClassification
 from oelm.data.tasks import TaskKind
 
 TASK_KINDS: dict[TaskKind, ExampleKind] = {
     "tokens": TokenClassification(),
     "qa": QuestionAnswering(),
+    "seq2seq": SequenceToSequence(),
 }

@@ -170,7 +170,7 @@ class TokenClassification(ExampleKind):
             labels=task.labels,
         )
 
-    def configure(self, config: Any, task: Task) -> None:
+    def configure(self, config: Any, task: Task, tokenizer: Any) -> None:
         config.num_labels = len(task.labels)
         config.id2label = dict(enumerate(task.labels))
         config.label2id = {tag: number for number, tag in enumerate(task.labels)}
