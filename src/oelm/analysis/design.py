@@ -6,7 +6,7 @@ The checks of a design see only this, so a published table is held to the same r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from oelm.analysis.stats.power import ALPHA
@@ -192,7 +192,7 @@ def hypothesis_pairs(study: Study) -> tuple[tuple[str, str], ...]:
 
 def settings_of(recipe: Recipe) -> dict[str, object]:
     """A recipe by dotted path, without what has no effect on a result."""
-    return {path: value for path, value in flatten(asdict(recipe)).items() if not path.startswith(WITHOUT_EFFECT)}
+    return {path: value for path, value in flatten(recipe.to_dict()).items() if not path.startswith(WITHOUT_EFFECT)}
 
 
 def is_pretrained(model: ModelConfig) -> bool:

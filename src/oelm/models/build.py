@@ -89,7 +89,7 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
     from transformers.utils import logging
 
-    name = resolve_name(recipe.name)
+    name = resolve_name(str(recipe.name))
     options = {"revision": recipe.revision} if recipe.revision else {}
     auto: Any = AutoModelForCausalLM if task.kind == "language-modeling" else AutoModelForSequenceClassification
     config = load_config(name, **options)
@@ -99,6 +99,8 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
         config.num_labels = len(task.labels)
     if recipe.dropout is not None:
         set_dropout_(config, recipe.dropout)
+    if recipe.pooling != "last" or config.model_type == "oelm-gpt":
+        _set_pooling(config, recipe)
     if not isinstance(getattr(config, "vocab_size", None), int):
         raise ModelError(f"{name} is not a model of text", why=f"its {type(config).__name__} has no vocab_size")
     if recipe.from_scratch:
@@ -123,6 +125,16 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
         logging.set_verbosity(verbosity)
     use_fast_dropout_(model)
     return model
+
+
+def _set_pooling(config: Any, recipe: ModelConfig) -> None:
+    if config.model_type != "oelm-gpt":
+        raise ModelError(
+            f"pooling goes with the model 'oelm-gpt', not with a {type(config).__name__}",
+            where="recipe.model.pooling",
+            hint="leave it out: this model has its own way",
+        )
+    config.pooling = recipe.pooling
 
 
 def _new_model(auto: Any, config: Any, name: str) -> nn.Module:
