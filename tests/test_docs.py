@@ -117,7 +117,7 @@ def test_commands_and_their_options_are_there(page: Path) -> None:
 
 def test_the_study_that_is_shown_is_one(tmp_path: Path) -> None:
     blocks = [text for _, language, text in _blocks(ROOT / "docs" / "studies.md") if language == "text"]
-    study, hypotheses, stages, arms = blocks
+    study, hypotheses, stages, arms, transfer = blocks
     second_stage = stages.splitlines(keepends=True)[-1]
     file = tmp_path / "shown.yaml"
     file.write_text(study + hypotheses + second_stage, encoding="utf-8")
@@ -126,6 +126,10 @@ def test_the_study_that_is_shown_is_one(tmp_path: Path) -> None:
     assert shown.second_stage
     file.write_text(study.partition("arms:")[0] + arms + study[study.index("tune:") :], encoding="utf-8")
     assert {"lora", "bitfit", "linear-probe"} < load_study(str(file)).arms.keys()
+    name, after_data = study.partition("recipe:")[0], study[study.index("  budget:") : study.index("arms:")]
+    recipe, arms = transfer[: transfer.index("arms:")], transfer[transfer.index("arms:") :]
+    file.write_text(name + recipe + after_data + arms + study[study.index("tune:") :], encoding="utf-8")
+    assert load_study(str(file)).recipe.model.from_ == "runs/gpt-mini-pretrain"
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -11,7 +11,7 @@ from oelm.analysis.checks.design import check_study
 from oelm.analysis.design import planned_design
 from oelm.analysis.stats.power import ALPHA, power_to_decide
 from oelm.data.tasks import TASKS
-from oelm.study.cells import compared_cells, resolve_cell, tuning_cells
+from oelm.study.cells import Cell, compared_cells, origin_arm, resolve_cell, tuning_cells
 from oelm.study.load import load_study
 from oelm.study.shipped import question_of, shipped_studies
 from oelm.treatment import Treatment
@@ -81,8 +81,10 @@ def test_loads_and_resolves(path):
     assert load_study(path.stem) == study, "by its name"
     every = compared_cells(study) + tuning_cells(study)
     assert len({cell.folder for cell in every}) == len(every)
-    recipes = [resolve_cell(study, cell).recipe for cell in every]
-    assert {recipe.model for recipe in recipes} == {study.recipe.model}
+    models = [resolve_cell(study, cell).recipe.model for cell in every]
+    if study.recipe.model.from_ is not None:  # arms may start from several arms of one study
+        models = [replace(model, arm="same", freeze="keep") for model in models]
+    assert set(models) == {study.recipe.model}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -163,6 +165,9 @@ def test_names_of_arms_mean_the_same_everywhere(path):
     study = load_study(path)
     scratch = study.recipe.model.name == "oelm-gpt"
     known = (FROM_SCRATCH if scratch else PRETRAINED) | OTHERS
+    if study.recipe.model.from_ is not None:
+        check_named_for_their_origins(study)
+        return
     for arm in study.arms.values():
         assert (arm.adapter and arm.adapter.kind, arm.trains) == PEFT.get(arm.name, (None, "all"))
         meant = treatment(*known[arm.name]) if arm.name not in PEFT else Treatment()
@@ -170,6 +175,21 @@ def test_names_of_arms_mean_the_same_everywhere(path):
             meant = replace(meant, carry_bias=False)  # the published code left it where it was
         assert arm.treatment == meant, arm.name
     assert "baseline" in study.arms, "a model that nothing was done to"
+
+
+def check_named_for_their_origins(study):
+    """An arm without a treatment has the name of the one that it starts from, and says what else is done to it."""
+    first = load_study(Path(study.recipe.model.from_).name)
+    assert set(first.seeds) >= set(study.seeds)
+    assert first.recipe.checkpoint.keep == "best", "which leaves a model to start from"
+    for arm in study.arms.values():
+        model = resolve_cell(study, Cell(arm=arm.name, seed=0)).recipe.model
+        origin = origin_arm(model, arm.name)
+        said = {"": ("all", "keep"), "-probe": ("head", "keep"), "-released": ("all", "none")}
+        assert origin in first.arms
+        assert (arm.trains, model.freeze) == said[arm.name.removeprefix(origin)]
+        assert arm.treatment == Treatment()
+        assert arm.adapter is None
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -181,7 +201,7 @@ def test_fits_its_model_and_task(path):
         assert (recipe.data.pair_separator is not None) == task.pairs, "its tokenizers have no form for pairs"
     if recipe.budget.steps is not None:
         assert recipe.budget.steps % recipe.evaluate.every == 0
-    if not path.stem.endswith(("-as-published", "-fair", "-ablation")):
+    if not path.stem.endswith(("-as-published", "-fair", "-ablation", "-pretrain-transfer")):
         assert recipe.precision == "fp32", "for CPUs: some have no instructions for bf16"
 
 
