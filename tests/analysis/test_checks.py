@@ -669,7 +669,11 @@ def test_a_design_without_its_baseline():
 
 
 # What a study that repeats nothing published is warned of, and why that is left so.
-DESERVED = {"quickstart": {"UNTUNED"}}  # five minutes do not hold a grid; its notes say what that means
+DESERVED = {
+    "quickstart": {"UNTUNED"},  # five minutes do not hold a grid; its notes say what that means
+    "gpt-tinystories-groups": {"UNTUNED", "MANY-FACTORS"},  # three groups at one learning rate are what was planned
+    "gpt-tinystories-medium-512": {"UNTUNED", "MANY-FACTORS"},  # as reported
+}
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -14,7 +14,7 @@ from oelm.data.tasks import TASKS
 from oelm.study.cells import Cell, compared_cells, origin_arm, resolve_cell, tuning_cells
 from oelm.study.load import load_study
 from oelm.study.shipped import question_of, shipped_studies
-from oelm.treatment import Treatment
+from oelm.treatment import Treatment, Unfreeze
 
 FILES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
 PUBLISHED = [path for path in FILES if path.stem.endswith("-as-published")]
@@ -47,6 +47,11 @@ OTHERS = {
     "published-baseline": ("orthogonalize", "unit", "none"),
     "oelm-fresh-match": ("orthogonal", "match", "qk"),
     "oelm-global-match": ("orthogonalize-global", "match", "qk"),
+    "oelm-freeze-25": ("orthogonal", "unit", "qk", {"layers": "first:0.25"}),
+    "oelm-freeze-50": ("orthogonal", "unit", "qk", {"layers": "first:0.5"}),
+    "oelm-freeze-75": ("orthogonal", "unit", "qk", {"layers": "first:0.75"}),
+    "oelm-top-down": ("orthogonal", "unit", "qk", {"unfreeze": Unfreeze(start=0.25, end=0.75)}),
+    "oelm-bottom-up": ("orthogonal", "unit", "qk", {"unfreeze": Unfreeze(start=0.25, end=0.75, order="bottom-up")}),
 }
 # Arms that do nothing to queries and keys, by (kind of adapter, what is trained).
 PEFT = {"lora": ("lora", "all"), "bitfit": (None, "biases"), "linear-probe": (None, "head")}
@@ -56,8 +61,8 @@ def name_of(path):
     return path.stem
 
 
-def treatment(init, scale, freeze):
-    return Treatment(init=init, scale=scale, freeze=freeze)
+def treatment(init, scale, freeze, more=None):
+    return Treatment(init=init, scale=scale, freeze=freeze, **(more or {}))
 
 
 def lrs(study):
@@ -197,11 +202,12 @@ def test_fits_its_model_and_task(path):
     recipe = load_study(path).recipe
     task = TASKS[recipe.data.task]
     if recipe.model.name == "oelm-gpt":
-        assert recipe.model.causal == (task.kind == "language-modeling" or task.synthetic)
+        is_causal = task.kind == "language-modeling" or task.synthetic or path.stem.endswith("-causal")
+        assert recipe.model.causal == is_causal
         assert (recipe.data.pair_separator is not None) == task.pairs, "its tokenizers have no form for pairs"
     if recipe.budget.steps is not None:
         assert recipe.budget.steps % recipe.evaluate.every == 0
-    if not path.stem.endswith(("-as-published", "-fair", "-ablation", "-pretrain-transfer")):
+    if "GPU" not in path.read_text(encoding="utf-8").splitlines()[3]:
         assert recipe.precision == "fp32", "for CPUs: some have no instructions for bf16"
 
 
