@@ -45,6 +45,7 @@ FROM_SCRATCH = PRETRAINED | {
 # Arms that the table has no name for.
 OTHERS = {
     "published-baseline": ("orthogonalize", "unit", "none"),
+    "overwritten-baseline": ("gaussian", 0.02, "none"),
     "oelm-fresh-match": ("orthogonal", "match", "qk"),
     "oelm-global-match": ("orthogonalize-global", "match", "qk"),
     "oelm-freeze-25": ("orthogonal", "unit", "qk", {"layers": "first:0.25"}),

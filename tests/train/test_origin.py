@@ -25,6 +25,7 @@ from oelm.launch.study_run import open_run
 from oelm.report.blocks import Table
 from oelm.report.sections.results import results_section
 from oelm.runs.layout import RECORD
+from oelm.runs.lock import find_changes, make_lock
 from oelm.runs.record import RECORD_FILE, Failure
 from oelm.study.cells import Cell, resolve_cell
 from oelm.study.load import study_from_dict
@@ -341,6 +342,27 @@ def test_a_changed_source_model_is_refused_on_resume(made, runs):
     rewrite_record(runs / "first" / cell, lr=())
     with pytest.raises(oelm.StudyError, match="trained again since"):
         oelm.run(study, out=runs, cells=[cell])
+
+
+def test_a_run_folder_that_lies_elsewhere_is_the_same_plan(made, tmp_path):
+    """As on another machine, where its copy has a name of its own; that of another study is another plan."""
+    lock = make_lock(made[1])
+    copied = second_study(made[0] / "data", tmp_path, **{"from": "/there/data/first-0123456789ab"})
+    assert find_changes(lock, study_from_dict(copied)).changed == ()
+    other = study_from_dict(second_study(made[0] / "data", tmp_path, **{"from": "/there/data/other"}))
+    assert [change.path for change in find_changes(lock, other).changed] == ["recipe.model.from"]
+
+
+def test_an_adapter_keeps_the_model_below_it_which_nobody_else_has(made, tmp_path):
+    folder, cell = made[0], "lora/seed-0"
+    content = second_study(folder / "data", folder / "runs", arm="oelm-freeze")
+    content["arms"]["lora"] = {"adapter": {"kind": "lora", "r": 2, "target_modules": ["q_proj", "v_proj"]}}
+    record = oelm.run(study_from_dict(content), out=tmp_path, cells=[cell]).of("lora")[0]
+    assert record.status == "done", record.error
+    assert all(audit.passed for audit in record.audits)
+    base = load_file(tmp_path / "second" / cell / "model/base/model.safetensors")
+    before = weights_of(folder / "runs/first/oelm-freeze/seed-0")
+    assert all(torch.equal(base[name], weight) for name, weight in before.items() if name in base)
 
 
 def test_from_does_not_go_with_what_the_model_brings(made, tmp_path):
