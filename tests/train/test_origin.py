@@ -327,6 +327,16 @@ def test_weights_that_are_not_the_models_own_are_refused_by_name(made, runs):
     assert "missing     model.blocks.0.attention.v_proj.weight" in text
 
 
+def test_frozen_weights_that_are_not_as_they_were_frozen_are_refused(made, runs):
+    path = runs / "first/oelm-freeze/seed-0/model/model.safetensors"
+    weights = load_file(path)
+    weights["model.blocks.1.attention.k_proj.weight"] += 1e-3
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(oelm.StudyError, match="not those that the first study froze") as raised:
+        oelm.run(study_from(made, runs), out=runs, cells=["oelm-freeze/seed-0"])
+    assert "model.blocks.1.attention.k_proj.weight" in str(raised.value)
+
+
 def test_a_changed_source_model_is_refused_on_resume(made, runs):
     study, cell = study_from(made, runs), "baseline/seed-0"
     with pytest.raises(oelm.Stopped):

@@ -29,6 +29,7 @@ from oelm.runs.train_state import TrainState
 from oelm.study.cells import CellSpec
 from oelm.study.recipe import DataConfig, Recipe, SyntheticConfig
 from oelm.train.origin import (
+    check_frozen_as_saved,
     check_origin_unchanged,
     check_record_of_origin,
     check_tokenizer,
@@ -228,6 +229,7 @@ def build_loop(
     if spec.tuning is None:
         untreated = UntreatedMaps.measure(model, {name: tensor[:, :_MAPPED] for name, tensor in inputs.items()})
     applied = treat_arm(model, located, task=prepared.task, inputs=inputs)
+    check_frozen_as_saved(spec, applied)
     loop = Loop(
         spec,
         prepared=prepared,

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oelm.errors import OelmError, StudyError, did_you_mean
 from oelm.facts import TaskFacts
@@ -20,6 +21,9 @@ from oelm.study.cells import Cell, CellSpec, origin_arm
 from oelm.study.load import load_study
 from oelm.study.study import Study
 from oelm.treatment import Treatment
+
+if TYPE_CHECKING:
+    from oelm.heads.applied import Applied
 
 _AT = "recipe.model.from"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -226,6 +230,24 @@ def check_tokenizer(origin: Origin | None, facts: TaskFacts) -> None:
             "the tokenizer beside the model to start from is not the one that it was trained with",
             where=f"{Cell(arm=origin.spec.arm, seed=origin.spec.seed)} of the study {origin.spec.study}",
             why=f"fingerprint was {origin.tokenizer}, is {facts.tokenizer}",
+            hint="the folder as that study left it: run its cell once more, in another --out",
+        )
+
+
+def check_frozen_as_saved(spec: CellSpec, applied: Applied) -> None:
+    """What stays frozen must be what the first study froze, by the hashes in its `oelm.json`."""
+    if spec.recipe.model.from_ is None or spec.recipe.model.freeze == "none":
+        return
+    from oelm.heads.save import read_oelm_json
+
+    model, frozen = find_origin(spec).model, applied.frozen_hashes
+    saved = read_oelm_json(model).frozen
+    differing = [key for key, digest in saved.items() if frozen.get(key, digest) != digest]
+    if differing:
+        raise StudyError(
+            f"{len(differing)} weights to keep frozen are not those that the first study froze",
+            where="\n".join([str(model), *differing[:8]]),
+            why="they were changed after they were saved",
             hint="the folder as that study left it: run its cell once more, in another --out",
         )
 
