@@ -120,7 +120,7 @@ def test_commands_and_their_options_are_there(page: Path) -> None:
 
 def test_the_study_that_is_shown_is_one(tmp_path: Path) -> None:
     blocks = [text for _, language, text in _blocks(ROOT / "docs" / "studies.md") if language == "text"]
-    study, hypotheses, stages, rows, own, arms = (text for text in blocks if not text.startswith("model:"))
+    study, hypotheses, stages, rows, own, arms, transfer = (text for text in blocks if not text.startswith("model:"))
     second_stage = stages.splitlines(keepends=True)[-1]
     file = tmp_path / "shown.yaml"
     file.write_text(study + hypotheses + second_stage, encoding="utf-8")
@@ -132,6 +132,10 @@ def test_the_study_that_is_shown_is_one(tmp_path: Path) -> None:
     (tmp_path / "reviews.csv").write_text(rows, encoding="utf-8")
     file.write_text(own.replace("reviews.csv", str(tmp_path / "reviews.csv")), encoding="utf-8")
     assert find_labels(source_of(load_study(str(file)).recipe.data)).task.labels == ("bad", "good", "so-so")
+    name, after_data = study.partition("recipe:")[0], study[study.index("  budget:") : study.index("arms:")]
+    recipe, arms = transfer[: transfer.index("arms:")], transfer[transfer.index("arms:") :]
+    file.write_text(name + recipe + after_data + arms + study[study.index("tune:") :], encoding="utf-8")
+    assert load_study(str(file)).recipe.model.from_ == "runs/gpt-mini-pretrain"
 
 
 def test_parts_of_studies_that_are_shown_fit_one(tmp_path: Path) -> None:

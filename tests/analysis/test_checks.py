@@ -669,7 +669,11 @@ def test_a_design_without_its_baseline():
 
 
 # What a study that repeats nothing published is warned of, and why that is left so.
-DESERVED = {"quickstart": {"UNTUNED"}}  # five minutes do not hold a grid; its notes say what that means
+DESERVED = {
+    "quickstart": {"UNTUNED"},  # five minutes do not hold a grid; its notes say what that means
+    "gpt-tinystories-groups": {"UNTUNED", "MANY-FACTORS"},  # three groups at one learning rate are what was planned
+    "gpt-tinystories-medium-512": {"UNTUNED", "MANY-FACTORS"},  # as reported
+}
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -692,6 +696,6 @@ def test_shipped_studies(name):
 
 
 def test_there_are_both_kinds():
-    assert len(SHIPPED) == 24
+    assert len(SHIPPED) >= 27
     assert sum(name.endswith("-as-published") for name in SHIPPED) >= 5
     assert sum(name.endswith("-fair") for name in SHIPPED) >= 5

@@ -221,7 +221,8 @@ def test_a_home_folder_is_no_project(tmp_path, monkeypatch):
 
 def test_data_that_a_study_names_go_with_it(sshd, cluster, there, project, tmp_path):
     outside = tmp_path / "outside"
-    write(project, _gitignore="data/\n", data__train_csv="inside")
+    write(project, _gitignore="data/\nruns/\n", data__train_csv="inside")
+    write(project / "runs/first/baseline/seed-0", model__config_json="{}", checkpoints__step_pt="-")
     write(outside, model__config_json="{}", validation_csv="outside", words__tokenizer_json="{}")
     (outside / "model" / "weights.safetensors").symlink_to(outside / "validation.csv")
     study = {
@@ -235,6 +236,7 @@ def test_data_that_a_study_names_go_with_it(sshd, cluster, there, project, tmp_p
         "arms": {
             "one": {"init": "keep", "overrides": {"optimizer.lr": 0.1, "data.path": str(project / "data")}},
             "two": {"init": "keep", "overrides": {"data.tokenizer.name": "../outside/words"}},
+            "three": {"init": "keep", "overrides": {"model.name": None, "model.from": "runs/first"}},
         },
         "seeds": [0],
     }
@@ -254,6 +256,9 @@ def test_data_that_a_study_names_go_with_it(sshd, cluster, there, project, tmp_p
     arms = there_now.study["arms"]
     assert arms["one"]["overrides"] == {"optimizer.lr": 0.1, "data.path": f"{there_now.folder}/data"}
     assert (Path(arms["two"]["overrides"]["data.tokenizer.name"]) / "tokenizer.json").exists()
+    first = Path(arms["three"]["overrides"]["model.from"])
+    assert first.parent == there / "data", "what is in runs there is not written over"
+    assert [path.name for path in (first / "baseline/seed-0").iterdir()] == ["model"]
     assert any("recipe.model.name is" in text and "do not mix" in text for text in messages)
     assert study["recipe"]["data"]["path"]["validation"] == str(outside / "validation.csv"), "only the copy is changed"
     assert carried(machine, there, project / "runs", study)[0] == there_now, "the same each time"

@@ -11,10 +11,10 @@ from oelm.analysis.checks.design import check_study
 from oelm.analysis.design import planned_design
 from oelm.analysis.stats.power import ALPHA, power_to_decide
 from oelm.data.tasks import TASKS
-from oelm.study.cells import compared_cells, resolve_cell, tuning_cells
+from oelm.study.cells import Cell, compared_cells, origin_arm, resolve_cell, tuning_cells
 from oelm.study.load import load_study
 from oelm.study.shipped import question_of, shipped_studies
-from oelm.treatment import Treatment
+from oelm.treatment import Treatment, Unfreeze
 
 FILES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
 PUBLISHED = [path for path in FILES if path.stem.endswith("-as-published")]
@@ -45,8 +45,14 @@ FROM_SCRATCH = PRETRAINED | {
 # Arms that the table has no name for.
 OTHERS = {
     "published-baseline": ("orthogonalize", "unit", "none"),
+    "overwritten-baseline": ("gaussian", 0.02, "none"),
     "oelm-fresh-match": ("orthogonal", "match", "qk"),
     "oelm-global-match": ("orthogonalize-global", "match", "qk"),
+    "oelm-freeze-25": ("orthogonal", "unit", "qk", {"layers": "first:0.25"}),
+    "oelm-freeze-50": ("orthogonal", "unit", "qk", {"layers": "first:0.5"}),
+    "oelm-freeze-75": ("orthogonal", "unit", "qk", {"layers": "first:0.75"}),
+    "oelm-top-down": ("orthogonal", "unit", "qk", {"unfreeze": Unfreeze(start=0.25, end=0.75)}),
+    "oelm-bottom-up": ("orthogonal", "unit", "qk", {"unfreeze": Unfreeze(start=0.25, end=0.75, order="bottom-up")}),
 }
 # Arms that do nothing to queries and keys, by (kind of adapter, what is trained).
 PEFT = {"lora": ("lora", "all"), "bitfit": (None, "biases"), "linear-probe": (None, "head")}
@@ -56,8 +62,8 @@ def name_of(path):
     return path.stem
 
 
-def treatment(init, scale, freeze):
-    return Treatment(init=init, scale=scale, freeze=freeze)
+def treatment(init, scale, freeze, more=None):
+    return Treatment(init=init, scale=scale, freeze=freeze, **(more or {}))
 
 
 def lrs(study):
@@ -81,8 +87,10 @@ def test_loads_and_resolves(path):
     assert load_study(path.stem) == study, "by its name"
     every = compared_cells(study) + tuning_cells(study)
     assert len({cell.folder for cell in every}) == len(every)
-    recipes = [resolve_cell(study, cell).recipe for cell in every]
-    assert {recipe.model for recipe in recipes} == {study.recipe.model}
+    models = [resolve_cell(study, cell).recipe.model for cell in every]
+    if study.recipe.model.from_ is not None:  # arms may start from several arms of one study
+        models = [replace(model, arm="same", freeze="keep") for model in models]
+    assert set(models) == {study.recipe.model}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -163,6 +171,9 @@ def test_names_of_arms_mean_the_same_everywhere(path):
     study = load_study(path)
     scratch = study.recipe.model.name == "oelm-gpt"
     known = (FROM_SCRATCH if scratch else PRETRAINED) | OTHERS
+    if study.recipe.model.from_ is not None:
+        check_named_for_their_origins(study)
+        return
     for arm in study.arms.values():
         assert (arm.adapter and arm.adapter.kind, arm.trains) == PEFT.get(arm.name, (None, "all"))
         meant = treatment(*known[arm.name]) if arm.name not in PEFT else Treatment()
@@ -172,16 +183,32 @@ def test_names_of_arms_mean_the_same_everywhere(path):
     assert "baseline" in study.arms, "a model that nothing was done to"
 
 
+def check_named_for_their_origins(study):
+    """An arm without a treatment has the name of the one that it starts from, and says what else is done to it."""
+    first = load_study(Path(study.recipe.model.from_).name)
+    assert set(first.seeds) >= set(study.seeds)
+    assert first.recipe.checkpoint.keep == "best", "which leaves a model to start from"
+    for arm in study.arms.values():
+        model = resolve_cell(study, Cell(arm=arm.name, seed=0)).recipe.model
+        origin = origin_arm(model, arm.name)
+        said = {"": ("all", "keep"), "-probe": ("head", "keep"), "-released": ("all", "none")}
+        assert origin in first.arms
+        assert (arm.trains, model.freeze) == said[arm.name.removeprefix(origin)]
+        assert arm.treatment == Treatment()
+        assert arm.adapter is None
+
+
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_fits_its_model_and_task(path):
     recipe = load_study(path).recipe
     task = TASKS[recipe.data.task]
     if recipe.model.name == "oelm-gpt":
-        assert recipe.model.causal == (task.kind == "language-modeling" or task.synthetic)
+        is_causal = task.kind == "language-modeling" or task.synthetic or path.stem.endswith("-causal")
+        assert recipe.model.causal == is_causal
         assert (recipe.data.pair_separator is not None) == task.pairs, "its tokenizers have no form for pairs"
     if recipe.budget.steps is not None:
         assert recipe.budget.steps % recipe.evaluate.every == 0
-    if not path.stem.endswith(("-as-published", "-fair", "-ablation")):
+    if "GPU" not in path.read_text(encoding="utf-8").splitlines()[3]:
         assert recipe.precision == "fp32", "for CPUs: some have no instructions for bf16"
 
 

@@ -134,7 +134,7 @@ def _p_equivalent(one: Combined, margin: float | None) -> float:
 def _varied(one: Results, other: Results) -> Varied:
     recipes = one.study.recipe, other.study.recipe
     task = len({recipe.data.task for recipe in recipes}) > 1
-    model = len({(recipe.model.name, recipe.model.size) for recipe in recipes}) > 1
+    model = len({(recipe.model.label, recipe.model.size) for recipe in recipes}) > 1
     return "both" if task and model else "task" if task else "model" if model else "neither"
 
 

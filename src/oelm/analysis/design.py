@@ -6,13 +6,14 @@ The checks of a design see only this, so a published table is held to the same r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from oelm.analysis.stats.power import ALPHA
 from oelm.data.tasks import TEST_EXAMPLES
 from oelm.metrics import find_metric
-from oelm.study.cells import both_stages, flatten
+from oelm.study.cells import both_stages, flatten, origin_arm
 from oelm.study.overrides import apply_overrides
 from oelm.study.recipe import WITHOUT_EFFECT, ModelConfig, Recipe
 from oelm.study.sizes import PRESET_SIZES
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from oelm.runs.lock import Lock
 
 FROM_SCRATCH = "oelm-gpt"
+_ORIGIN = ("model.from", "model.arm", "model.seed", "model.freeze")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,8 @@ class Side:
     treatment: Treatment | None
     training: str = ""
     """What it trains instead of all weights, as in a study: `trains: biases`; empty if it trains all."""
+    origin: str = ""
+    """The arm of another study whose models it starts from, and whether what was frozen there stays so: on purpose."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """What it was trained with, by dotted path: `optimizer.lr`, `batch.size`, `device`, `commit`, ..."""
     declared: frozenset[str] = frozenset()
@@ -107,12 +111,13 @@ def planned_design(study: Study) -> Design:
     """The design of a study, before anything is run."""
     sides = {}
     for arm in study.arms.values():
-        tune = study.tune
+        tune, recipe = study.tune, apply_overrides(study.recipe, arm.overrides)
         sides[arm.name] = Side(
             name=arm.name,
             treatment=arm.treatment,
             training=arm.training,
-            settings=settings_of(apply_overrides(study.recipe, arm.overrides)),
+            origin=origin_of(recipe.model, arm.name),
+            settings=settings_of(recipe),
             declared=frozenset(arm.overrides),
             grid=None if tune is None else {path: tuple(values) for path, values in tune.grid.items()},
             trials=1 if tune is None else _trials(tune.grid, len(tune.seeds or ()) or 1),
@@ -191,8 +196,16 @@ def hypothesis_pairs(study: Study) -> tuple[tuple[str, str], ...]:
 
 
 def settings_of(recipe: Recipe) -> dict[str, object]:
-    """A recipe by dotted path, without what has no effect on a result."""
-    return {path: value for path, value in flatten(asdict(recipe)).items() if not path.startswith(WITHOUT_EFFECT)}
+    """A recipe by dotted path, without what has no effect on a result, and without where its model is from."""
+    by_path = flatten(recipe.to_dict()).items()
+    return {path: value for path, value in by_path if not path.startswith(WITHOUT_EFFECT) and path not in _ORIGIN}
+
+
+def origin_of(model: ModelConfig, arm: str) -> str:
+    """Where the models of an arm come from, if that is another study."""
+    if model.from_ is None:
+        return ""
+    return f"{Path(model.from_).name}/{origin_arm(model, arm)}, freeze {model.freeze}"
 
 
 def is_pretrained(model: ModelConfig) -> bool:

@@ -13,6 +13,7 @@ from oelm.analysis.design import (
     hypothesis_pairs,
     is_pretrained,
     model_width,
+    origin_of,
     settings_of,
 )
 from oelm.analysis.evidence import seed_outcomes
@@ -36,6 +37,7 @@ def observed_design(results: Results) -> Design:
             name=name,
             treatment=first.spec.treatment,
             training=study.arms[name].training,
+            origin=origin_of(first.spec.recipe.model, name),
             settings=_settings({seed: records[seed] for seed in shared if seed in records} or records),
             declared=frozenset(study.arms[name].overrides),
             grid=_grid(trials) if study.tune is not None else None,
@@ -68,7 +70,7 @@ def _settings(records: dict[int, Record]) -> dict[str, object]:
     for seed, record in records.items():
         if record.spec.recipe != recipe:  # mostly all are alike
             recipe, settings = record.spec.recipe, settings_of(record.spec.recipe)
-        rows[seed] = settings | _surroundings(record)
+        rows[seed] = settings | _surroundings(record) | _origin(record)
     paths = dict.fromkeys(path for row in rows.values() for path in row)
     return {path: merge_seeds({seed: row.get(path) for seed, row in rows.items()}) for path in paths}
 
@@ -98,6 +100,18 @@ def _surroundings(record: Record) -> dict[str, object]:
         "processes": record.processes and record.processes.number,
         **_started_with(record.provenance),
     }
+
+
+def _origin(record: Record) -> dict[str, object]:
+    """What the model that a cell starts from was trained with, beside its treatment and what was tuned for it."""
+    origin = record.start.origin if record.start is not None else None
+    if origin is None:
+        return {}
+    spec = origin.spec
+    trained = {"steps": origin.steps, "data": origin.data, "kept": origin.kept, **settings_of(spec.recipe)}
+    own = {path: value for path, value in trained.items() if path not in origin.tuned}
+    own |= {"study": spec.study, "seed": "same" if spec.seed == record.spec.seed else spec.seed}
+    return {f"origin.{path}": value for path, value in own.items()}
 
 
 def all_starts(record: Record) -> list[dict[str, object]]:

@@ -6,7 +6,7 @@ import gc
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
@@ -310,7 +310,7 @@ class Results:
         """What the tuning has chosen for an arm, by path and seed."""
         if self.study.tune is None:
             return {}
-        settings = {seed: flatten(asdict(record.spec.recipe)) for seed, record in self.of(arm).items()}
+        settings = {seed: flatten(record.spec.recipe.to_dict()) for seed, record in self.of(arm).items()}
         return {path: {seed: row.get(path) for seed, row in settings.items()} for path in self.study.tune.grid}  # type: ignore[misc]
 
     # -- what is read from them --------------------------------------------------------------------------------

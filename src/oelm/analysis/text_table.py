@@ -20,6 +20,8 @@ from oelm.study.study import format_overrides
 
 _SEEDS_SHOWN = 8
 _DECIDES = "interval that decides"
+_PAIRED = "Arms of one seed started from the same other weights and saw the same batches."
+_PAIRED_BY_BATCHES = "Arms of one seed saw the same batches; from one model of the first study, they started alike."
 
 
 def format_results(results: Results) -> str:
@@ -183,7 +185,8 @@ def _remarks(results: Results) -> list[str]:
         if overrides:
             lines.append(f"{arm}:{format_overrides(overrides)}")
     if len(results.arms) > 1 and not any(issue.code == "UNPAIRED" for issue in results.checks):
-        lines.append("Arms of one seed started from the same other weights and saw the same batches.")
+        apart = len({side.origin for side in results.design.sides.values()}) > 1
+        lines.append(_PAIRED_BY_BATCHES if apart else _PAIRED)
     if results.study.compare.baseline not in results.arms:
         lines.append(f"No differences: {results.study.compare.baseline} is not among these arms.")
     lines += [f"note: {note}" for note in results.study.notes]

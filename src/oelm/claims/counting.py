@@ -85,7 +85,7 @@ def count_arm(study: Study, arm: str) -> Counts | None:
     recipe = study.recipe
     if study.arms[arm].freezes_backbone:
         return None
-    shape = _gpt(recipe) if recipe.model.name == "oelm-gpt" else _BERTS.get(recipe.model.name)
+    shape = _gpt(recipe) if recipe.model.name == "oelm-gpt" else _BERTS.get(recipe.model.label)
     if shape is None or (TASKS[recipe.data.task].is_own and TASKS[recipe.data.task].kind == "classification"):
         return None
     classes = TASKS[recipe.data.task].num_outputs

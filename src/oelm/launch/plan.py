@@ -168,6 +168,7 @@ def _measure(study: Study, folder: Path, progress: Progress) -> CostEstimate:
     require("lab", needed_by="it")
     from oelm.train.adapters import counted_and_stored
     from oelm.train.cell import build_cell_model, build_loop
+    from oelm.train.origin import locate_origin
     from oelm.train.signals import StopRequest
 
     arm = study.compare.baseline
@@ -188,14 +189,14 @@ def _measure(study: Study, folder: Path, progress: Progress) -> CostEstimate:
             loop.step()
             times.append(time.perf_counter() - began)
     step = sum(times[1:] or times) / len(times[1:] or times)  # the first one warms up
-    recipe, prepared = spec.recipe, loop.prepared
+    recipe, prepared = locate_origin(spec).recipe, loop.prepared
     measurements = -(-loop.total // recipe.evaluate.every)
     # A forward pass is about a third of a step.
     example = step / recipe.batch.accumulate / recipe.batch.size / 3
     model = build_cell_model(recipe, prepared, seed=cell.seed)
     sizes = {
-        name: counted_and_stored(model, resolve_cell(study, Cell(arm=name, seed=cell.seed), point), task=prepared.task)
-        for name in study.arms
+        name: counted_and_stored(model, locate_origin(resolve_cell(study, one, point)), task=prepared.task)
+        for name, one in ((name, Cell(arm=name, seed=cell.seed)) for name in study.arms)
     }
     return CostEstimate(
         steps=loop.total,

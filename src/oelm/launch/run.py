@@ -127,8 +127,12 @@ def preflight(study_run: StudyRun, progress: Progress, *, is_remote: bool) -> No
 
     Data and models of a remote run may be on that machine only: then a message says so, and nothing is refused.
     """
+    from oelm.train.origin import check_origins
     from oelm.train.preflight import check_treatments
 
+    # A model to start from must be here even for a remote run, which takes it along.
+    missing = (resolve_cell(study_run.study, cell) for cell in study_run.missing(study_run.cells))
+    check_origins(spec for spec in missing if spec.recipe.model.from_ is not None)
     for specs in _by_model(study_run):
         try:
             check_treatments(specs, progress=progress)
@@ -141,10 +145,12 @@ def preflight(study_run: StudyRun, progress: Progress, *, is_remote: bool) -> No
 
 def _by_model(study_run: StudyRun) -> list[list[CellSpec]]:
     """A cell of every arm, together with others of the same model and data."""
+    from oelm.train.origin import locate_origin
+
     groups: dict[str, list[CellSpec]] = {}
     for arm in study_run.arms:
         spec = resolve_cell(study_run.study, next(cell for cell in study_run.cells if cell.arm == arm))
-        groups.setdefault(repr((spec.recipe.model, spec.recipe.data)), []).append(spec)
+        groups.setdefault(repr((locate_origin(spec).recipe.model, spec.recipe.data)), []).append(spec)
     return list(groups.values())
 
 
@@ -198,11 +204,12 @@ def _train_simple_baselines(results: Results, tuned: Mapping[Cell, Point | None]
         if task is not None and not task.has_simple_baseline:
             continue
         from oelm.train.cell import load_data, open_splits
+        from oelm.train.origin import locate_origin
         from oelm.train.simple_baseline import save_simple_baseline
 
         progress.on_prepare("training a model of word counts to compare with", 0, 0)
-        recipe = resolve_cell(results.study, cell, tuned.get(cell)).recipe
         try:
+            recipe = locate_origin(resolve_cell(results.study, cell, tuned.get(cell))).recipe
             known.append(save_simple_baseline(results.folder, load_data(recipe, progress), open_splits(recipe)))
         except OelmError as error:  # the cells are done, and that is what counts
             progress.on_message(f"there is no simple baseline to compare with: {str(error).splitlines()[0]}")

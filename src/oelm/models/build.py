@@ -92,7 +92,7 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
     import transformers
     from transformers.utils import logging
 
-    name = resolve_name(recipe.name)
+    name = resolve_name(str(recipe.name))
     options = {"revision": recipe.revision} if recipe.revision else {}
     kind = TASK_KINDS.get(task.kind)
     plain = "AutoModelForCausalLM" if task.kind == "language-modeling" else "AutoModelForSequenceClassification"
@@ -108,6 +108,8 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
         _set_outputs_(config, task)
     if recipe.dropout is not None:
         set_dropout_(config, recipe.dropout)
+    if recipe.pooling != "last" or config.model_type == "oelm-gpt":
+        _set_pooling(config, recipe)
     if not isinstance(getattr(config, "vocab_size", None), int):
         raise ModelError(f"{name} is not a model of text", why=f"its {type(config).__name__} has no vocab_size")
     if recipe.from_scratch:
@@ -144,6 +146,16 @@ def _set_outputs_(config: Any, task: Task) -> None:
         config.label2id = {name: number for number, name in enumerate(task.labels)}
     if task.kind == "regression":
         config.problem_type = "regression"
+
+
+def _set_pooling(config: Any, recipe: ModelConfig) -> None:
+    if config.model_type != "oelm-gpt":
+        raise ModelError(
+            f"pooling goes with the model 'oelm-gpt', not with a {type(config).__name__}",
+            where="recipe.model.pooling",
+            hint="leave it out: this model has its own way",
+        )
+    config.pooling = recipe.pooling
 
 
 def _new_model(auto: Any, config: Any, name: str) -> nn.Module:

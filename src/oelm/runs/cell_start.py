@@ -12,6 +12,32 @@ from oelm.study.cells import CellSpec
 
 
 @dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The cell of another study whose model a cell starts from."""
+
+    spec: CellSpec
+    """What it was made with: its study, arm, seed, treatment and recipe."""
+    lock: str
+    """SHA-256 of the lock under which it was started."""
+    record: str
+    """SHA-256 of its `record.json`."""
+    weights: str
+    """SHA-256 of its files of weights."""
+    kept: str
+    """Which model it kept: `best` or `final`."""
+    steps: Count
+    """Optimizer steps of its budget."""
+    data: str
+    """Fingerprint of its data."""
+    tokenizer: str
+    """Fingerprint of its tokenizer, which is also the one of the cell that starts from it."""
+    validation: dict[str, float]
+    """Its metrics on its validation split at its last measured step."""
+    tuned: tuple[str, ...]
+    """Settings that its study tuned, by path: its arms may differ in them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CellStart:
     """What is known of a cell before its first step."""
 
@@ -35,6 +61,8 @@ class CellStart:
     """After the treatment."""
     untreated: tuple[AttentionMap, ...] = ()
     """What the heads of its `maps` attended to before it."""
+    origin: Origin | None = None
+    """Of a cell that starts from the model of another study: where that is from."""
 
 
 @dataclass(frozen=True, kw_only=True)

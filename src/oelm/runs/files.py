@@ -55,9 +55,8 @@ class FileType(Generic[_T]):
 
     def dumps(self, content: _T, *, indent: int | None = 2) -> str:
         # Names of files may hold bytes that are no text: those are replaced, or nobody could read the rest again.
-        plain = self._adapter.dump_python(
-            content, warnings=False
-        )  # faster than `dataclasses.asdict`, to the same bytes
+        # Faster than `dataclasses.asdict`, to the same bytes; fields have the names that they have in a study.
+        plain = self._adapter.dump_python(content, warnings=False, by_alias=True)
         data = json.loads(json.dumps(plain, ensure_ascii=False).encode("utf-8", "replace"))
         if not self.has_checksum:
             return json.dumps({"format": self.format, **data}, indent=indent) + "\n"

@@ -14,11 +14,12 @@ from oelm.errors import CellError
 from oelm.runs.files import FileType, write_text, writing
 from oelm.runs.layout import LOCK
 from oelm.study.cells import flatten
+from oelm.study.forbid_extra import as_in_file
 from oelm.study.hypothesis import Hypothesis
 from oelm.study.recipe import WITHOUT_EFFECT, CheckpointConfig, Recipe
 from oelm.study.study import Arm, Compare, Study, Tune, Value
 
-_NAMES = (".model.name", ".data.tokenizer.name")  # of a folder, perhaps
+_NAMES = (".model.name", ".model.from", ".data.tokenizer.name")  # of a folder, perhaps
 _COPIED = re.compile(r"-[0-9a-f]{12}$")  # what the name of a copy on another machine ends with
 
 
@@ -191,7 +192,8 @@ def _differences(path: str, before: Any, after: Any) -> Iterator[LockChange]:
     if before is not None and after is None:
         yield LockChange(path=path, was="planned", now="missing")
         return
-    was, now = (flatten({path: asdict(one)}) if one is not None else {} for one in (before, after))
+    plain = [asdict(one, dict_factory=as_in_file) if one is not None else None for one in (before, after)]
+    was, now = (flatten({path: one}) if one is not None else {} for one in plain)
     for at in {**was, **now}:
         if was.get(at) != now.get(at) and not _is_relocated(at, was.get(at), now.get(at)):
             yield LockChange(path=at, was=repr(was.get(at)), now=repr(now.get(at)))

@@ -15,6 +15,7 @@ from oelm.runs.layout import RECORD, Status
 from oelm.runs.lease import Lease
 from oelm.runs.provenance import GitState, PeakMemory, Provenance
 from oelm.study.cells import CellSpec
+from oelm.treatment import Role
 
 Which = Literal["final", "best"]
 """The model after the last step, or the best one on the validation split."""
@@ -190,6 +191,14 @@ class Record:
     @property
     def data(self) -> TaskFacts | None:
         return self.start.data if self.start is not None else None
+
+    @property
+    def frozen_roles(self) -> tuple[Role, ...]:
+        """Which of queries and keys are frozen, by its treatment or since the study that it starts from."""
+        origin = self.start.origin if self.start is not None else None
+        if origin is None or self.spec.recipe.model.freeze == "none":
+            return self.spec.treatment.frozen_roles
+        return self.spec.treatment.frozen_roles or origin.spec.treatment.frozen_roles
 
     @property
     def steps(self) -> int | None:

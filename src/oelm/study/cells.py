@@ -2,12 +2,12 @@
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from oelm.study.adapter import Adapter, Trains
 from oelm.study.overrides import apply_overrides
-from oelm.study.recipe import WITHOUT_EFFECT, Recipe
+from oelm.study.recipe import WITHOUT_EFFECT, ModelConfig, Recipe
 from oelm.study.study import Arm, Compare, Study, Value
 from oelm.treatment import Treatment
 
@@ -157,10 +157,17 @@ def _method(arm: Arm) -> dict[str, object]:
 
 
 def _departures(study: Study, arm: Arm) -> dict[str, object]:
-    base = flatten(asdict(study.recipe))
+    base = flatten(study.recipe.to_dict())
     changed = {path for other in study.arms.values() for path in other.overrides}
-    own = flatten(asdict(apply_overrides(study.recipe, arm.overrides)))
-    return {path: own.get(path, base.get(path)) for path in sorted(changed)}
+    recipe = apply_overrides(study.recipe, arm.overrides)
+    own = flatten(recipe.to_dict())
+    found = {path: own.get(path, base.get(path)) for path in sorted(changed)}
+    return found if recipe.model.from_ is None else found | {"model.arm": origin_arm(recipe.model, arm.name)}
+
+
+def origin_arm(model: ModelConfig, arm: str) -> str:
+    """The arm of another study whose models an arm starts from."""
+    return arm if model.arm == "same" else model.arm
 
 
 def describe_changes(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:

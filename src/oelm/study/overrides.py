@@ -1,7 +1,6 @@
 """Overrides: dotted paths set to other values, in a recipe or (with `--set`) anywhere in a study."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from oelm.errors import did_you_mean
@@ -14,7 +13,7 @@ from oelm.study.study import Value
 
 def apply_overrides(recipe: Recipe, overrides: Mapping[str, Value]) -> Recipe:
     """The recipe with dotted paths set to other values. Raises a StudyError if it is not a recipe then."""
-    data, problems = asdict(recipe), Problems()
+    data, problems = recipe.to_dict(), Problems()
     for path, value in in_order(overrides):
         set_path(data, path, value, problems, at=path)
     changed = validate(Recipe, data, "recipe", problems)

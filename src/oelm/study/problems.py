@@ -10,6 +10,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from oelm.errors import StudyError, did_you_mean
+from oelm.study.forbid_extra import name_in_file
 
 FROM_PLUGIN = " (or your own, from a module in `plugins:`)"
 _T = TypeVar("_T")
@@ -99,7 +100,7 @@ def _fields_at(root: Any, path: Sequence[str]) -> list[str]:
             root = hints.get(part, root)
         if get_origin(root) in (Union, UnionType):
             root = next((choice for choice in get_args(root) if is_dataclass(choice)), root)
-    return [field.name for field in fields(root)] if is_dataclass(root) else []
+    return [name_in_file(field.name) for field in fields(root)] if is_dataclass(root) else []
 
 
 def report_unknown(data: Mapping[str, Any], known: Iterable[str], prefix: str, problems: Problems) -> None:

@@ -1,11 +1,12 @@
 """Recipe: everything the arms of a study share. Pure data: plain frozen dataclasses, documented field by field."""
 
-from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval, Len
 
-from oelm.study.forbid_extra import ForbidExtra
+from oelm.study.forbid_extra import ForbidExtra, as_in_file
 
 _Text = Annotated[str, Len(1)]
 _Positive = Annotated[int, Ge(1)]
@@ -17,8 +18,16 @@ BUDGET_FIELDS = ("epochs", "steps", "tokens")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(ForbidExtra):
-    name: _Text
+    name: _Text | None = None
     """`oelm-gpt`, a packaged model (`minilm-l6`), a folder, or a hub name."""
+    from_: _Text | None = None
+    """Instead of a name: the run folder of another study (`runs/STUDY`), whose cells left the models to start from."""
+    arm: _Text = "same"
+    """With `from`: the arm of that study, the one of the same name or one for all."""
+    seed: Literal["same"] = "same"
+    """With `from`: every seed starts from the model of the same seed."""
+    freeze: Literal["keep", "none"] = "keep"
+    """With `from`: whether queries and keys that were frozen there stay so."""
     revision: str | None = None
     """Commit, tag or branch of a hub name."""
     preset: Literal["mini-128", "mini-256", "medium-512", "gpt2-768", "gpt2-1024", "gpt2-1280", "gpt2-1600"] | None = (
@@ -51,6 +60,11 @@ class ModelConfig(ForbidExtra):
         """Of `oelm-gpt`, in a few words: its preset, and what departs from it."""
         said = [f"{name} {value}" for name in SIZE_FIELDS if (value := getattr(self, name)) is not None]
         return ", ".join([*([self.preset] if self.preset else []), *said])
+
+    @property
+    def label(self) -> str:
+        """Its name, or the study that its weights come from."""
+        return self.name or f"from {Path(self.from_ or '?').name}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +230,10 @@ class Recipe(ForbidExtra):
     """Where several processes train a cell (`--on torchrun`): each has the whole model, or, for models that do not fit,
     a shard of weights, gradients and optimizer state."""
     trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data in the form of the file."""
+        return asdict(self, dict_factory=as_in_file)
 
 
 # What may differ between two starts of one cell: it has no part in the result. Where the data lie is not asked

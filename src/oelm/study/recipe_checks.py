@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from oelm.data.tasks import TASKS, Task
@@ -10,8 +9,10 @@ from oelm.errors import did_you_mean
 from oelm.study.optimizers import OPTIMIZERS
 from oelm.study.overrides import in_order, set_path
 from oelm.study.problems import Problems, validate
-from oelm.study.recipe import BUDGET_FIELDS, SIZE_FIELDS, DataConfig, OptimizerConfig, Recipe
+from oelm.study.recipe import BUDGET_FIELDS, SIZE_FIELDS, DataConfig, ModelConfig, OptimizerConfig, Recipe
 from oelm.study.sizes import PRESET_SIZES, gpt_sizes, missing_sizes
+
+_MODEL_DEFAULTS = {name: field.default for name, field in ModelConfig.__dataclass_fields__.items()}
 
 
 def check_recipe(recipe: Recipe, problems: Problems) -> None:
@@ -21,9 +22,18 @@ def check_recipe(recipe: Recipe, problems: Problems) -> None:
         _report_unknown_name("data.task", recipe.data.task, TASKS, problems)
         return
     _check_data(recipe.data, task, problems)
+    if recipe.model.from_ is not None:
+        _check_from(recipe, problems)
+        return
+    for field in ("arm", "freeze"):
+        if getattr(recipe.model, field) != _MODEL_DEFAULTS[field]:
+            problems.add(f"recipe.model.{field}", "goes with `from`, the run folder of another study")
+    if recipe.model.name is None:
+        problems.add("recipe.model.name", "is missing: oelm-gpt, a folder or a hub name; or `from`, another study")
+        return
     ours = recipe.model.name == "oelm-gpt"
     for field in ("preset", *SIZE_FIELDS, "pooling", "causal", "qk_norm"):
-        if not ours and getattr(recipe.model, field) != type(recipe.model).__dataclass_fields__[field].default:
+        if not ours and getattr(recipe.model, field) != _MODEL_DEFAULTS[field]:
             problems.add(f"recipe.model.{field}", f"goes with the model 'oelm-gpt', not with '{recipe.model.name}'")
     if ours:
         _check_sizes(recipe, problems)
@@ -39,6 +49,15 @@ def check_recipe(recipe: Recipe, problems: Problems) -> None:
         problems.add("recipe.parallel", "shards cannot write texts token by token: 'ddp'")
     if ours and task.kind == "language-modeling" and not recipe.model.causal:
         problems.add("recipe.model.causal", f"task '{task.name}' predicts the next token: it needs causal attention")
+
+
+def _check_from(recipe: Recipe, problems: Problems) -> None:
+    """What a model that another study left behind brings with it."""
+    for field in ("name", "revision", "preset", *SIZE_FIELDS, "causal", "qk_norm", "from_scratch"):
+        if getattr(recipe.model, field) != _MODEL_DEFAULTS[field]:
+            problems.add(f"recipe.model.{field}", "does not go with `from`, whose models are as that study made them")
+    if recipe.data.tokenizer is not None:
+        problems.add("recipe.data.tokenizer", "does not go with `model.from`: the tokenizer is that of the first study")
 
 
 def _check_sizes(recipe: Recipe, problems: Problems) -> None:
@@ -142,7 +161,7 @@ def check_overrides(
 ) -> None:
     """All of them together, for one may make sense only with another. `places` has where in the file each is said."""
     found = Problems()
-    data = asdict(recipe)
+    data = recipe.to_dict()
     for path, value in in_order(overrides):
         if isinstance(value, dict | list):
             found.add(places.get(path, at), "must be a single value; give the paths of its parts one by one")

@@ -122,7 +122,7 @@ class Study:
             "version": self.version,
             "plugins": self.plugins,
             "notes": self.notes,
-            "recipe": asdict(self.recipe),
+            "recipe": self.recipe.to_dict(),
             "arms": {arm.name: arm.to_dict() for arm in self.arms.values()},
             "tune": tune,
             "seeds": self.seeds,

@@ -168,8 +168,10 @@ def _linear_names(model: nn.Module) -> list[str]:
 
 
 def keeps_base(spec: CellSpec) -> bool:
-    """Whether the model below an adapter is kept with it: it is nobody else's if it was treated, or drawn."""
-    return spec.treatment.init != "keep" or not is_pretrained(spec.recipe.model)
+    """Whether the model below an adapter is kept with it: it is nobody else's if it was treated, drawn, or left behind
+    by another study."""
+    model = spec.recipe.model
+    return spec.treatment.init != "keep" or not is_pretrained(model) or model.from_ is not None
 
 
 def save_arm(applied: Applied, folder: Path, *, spec: CellSpec) -> None:

@@ -27,6 +27,14 @@ from oelm.runs.train_state import TrainState
 from oelm.study.cells import CellSpec
 from oelm.study.data_task import source_of
 from oelm.study.recipe import Recipe
+from oelm.train.origin import (
+    check_frozen_as_saved,
+    check_origin_unchanged,
+    check_record_of_origin,
+    check_tokenizer,
+    describe_origin,
+    locate_origin,
+)
 from oelm.train.preflight import check_data, check_files_unchanged, check_metric, check_spec_unchanged
 from oelm.train.process import avoid_spinning, keep_memory
 from oelm.train.progress import Progress, log_to_file
@@ -64,6 +72,7 @@ def train_cell(
     record = read_record(folder)
     if record is not None and record.status in FINISHED:
         check_files_unchanged(spec, root, record)
+        check_record_of_origin(spec, record)
         if record.status == "done" and not keep_checkpoint:
             remove_checkpoints(folder)  # killed between its record and its end
         elif holder_of(folder) is not None:
@@ -190,7 +199,10 @@ def build_loop(
     group = group or SINGLE_PROCESS
     keep_memory()
     folder = root / spec.cell.folder
-    recipe, seed = spec.recipe, spec.seed
+    origin = describe_origin(spec)
+    check_origin_unchanged(spec, root, origin)
+    located = locate_origin(spec)
+    recipe, seed = located.recipe, spec.seed
     if recipe.precision == "bf16":
         check_bf16_usable()
     if recipe.precision == "bf16" and not supports_bf16():
@@ -202,6 +214,7 @@ def build_loop(
         prepared = load_data(recipe, progress)
     check_metric(spec, prepared.task)
     check_data(spec, root, prepared.facts)
+    check_tokenizer(origin, prepared.facts)
     accelerator = _accelerator(recipe, folder)
     model = build_cell_model(recipe, prepared, seed=seed)
     weights = _hash_of(model)
@@ -215,7 +228,8 @@ def build_loop(
     untreated = None
     if spec.tuning is None:
         untreated = UntreatedMaps.measure(model, {name: tensor[:, :_MAPPED] for name, tensor in inputs.items()})
-    applied = treat_arm(model, spec, task=prepared.task, inputs=inputs)
+    applied = treat_arm(model, located, task=prepared.task, inputs=inputs)
+    check_frozen_as_saved(spec, applied)
     loop = Loop(
         spec,
         prepared=prepared,
@@ -239,6 +253,7 @@ def build_loop(
         device=describe_device(),
         heads=loop.heads(),
         untreated=() if untreated is None else sample_maps(untreated.maps),
+        origin=origin,
     )
     if lease is not None:
         lease.write(CELL_FILE, StartedCell(spec=spec, start=start))
@@ -256,7 +271,7 @@ def build_loop(
 
 
 def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
-    """The tokens of a recipe's data, for its model."""
+    """The tokens of a recipe's data, for its model; one that another study left behind must be located."""
     from oelm.models.build import resolve_name
     from oelm.models.folder import check_model_folder
 
@@ -268,7 +283,7 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
             progress.on_prepare("training a tokenizer", 0, 0)
             kind, vocab = chosen.train, chosen.vocab
             return train_tokenizer(texts, kind=kind, vocab=vocab, made_from=made_from, log=progress.on_message)
-        name = resolve_name(recipe.model.name) if chosen is None else str(chosen.name)
+        name = resolve_name(str(recipe.model.name)) if chosen is None else str(chosen.name)
         check_model_folder(name)  # it may read the model's configuration, before anyone else does
         return load_tokenizer(name, revision=recipe.model.revision if chosen is None else chosen.revision)
 

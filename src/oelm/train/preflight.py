@@ -14,8 +14,10 @@ from oelm.runs.layout import LOCK, walk_cell_folders
 from oelm.runs.lock import Lock, find_changes, make_lock, read_lock
 from oelm.runs.record import Record
 from oelm.study.cells import CellSpec, describe_changes
+from oelm.study.forbid_extra import as_in_file
 from oelm.study.recipe import Recipe
 from oelm.study.study import Study
+from oelm.train.origin import locate_origin
 from oelm.train.progress import Progress
 
 
@@ -38,7 +40,7 @@ def check_spec_unchanged(spec: CellSpec, root: Path, *, lock: str) -> None:
     """Refuse to mix a cell with one that was made differently, or under another lock, of which this is the digest."""
     folder = root / spec.cell.folder
     started = read_cell(folder)
-    changed = describe_changes(asdict(started.spec), asdict(spec)) if started is not None else []
+    changed = describe_changes(_by_name(started.spec), _by_name(spec)) if started is not None else []
     if changed:
         raise StudyError(
             f"the study has changed since {spec.cell} was started; nothing was started",
@@ -53,6 +55,10 @@ def check_spec_unchanged(spec: CellSpec, root: Path, *, lock: str) -> None:
             why=f"the SHA-256 of the lock was {started.start.lock or 'missing'}, is {lock}",
             hint="another --out, or lock.json and the study as they were",
         )
+
+
+def _by_name(spec: CellSpec) -> dict[str, object]:
+    return asdict(spec, dict_factory=as_in_file)
 
 
 def check_data(spec: CellSpec, root: Path, facts: TaskFacts) -> None:
@@ -129,6 +135,7 @@ def check_treatments(arms: list[CellSpec], *, progress: Progress) -> None:
 
     with catch_signals() as stop:
         try:
+            arms = [locate_origin(spec) for spec in arms]
             recipe, seed = arms[0].recipe, arms[0].seed
             prepared = load_data(recipe, progress)
             check_metric(arms[0], prepared.task)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # Where things were run. It changes no result on purpose, so it is said and does not block.
 SURROUNDINGS = ("oelm", "commit", "python", "device", "cpu", "gpu", "threads", "host", "versions", "processes")
+# Said and not blocking too: what the models that arms start from were trained with, beside their treatments.
+_WARNED = (*SURROUNDINGS, "origin")
 # Sections that are one choice: who declares a part of it declares what becomes of the rest.
 _ONE_CHOICE = ("budget", "data.tokenizer")
 # Inits that keep what a pretrained head looks at: its row space.
@@ -96,9 +98,7 @@ def _settings(design: Design) -> Iterator[Issue]:
             )
         severities: tuple[Severity, ...] = ("invalid", "warn")
         for severity in severities:
-            named = [
-                path for path in rest if path != LR and (path.split(".")[0] in SURROUNDINGS) == (severity == "warn")
-            ]
+            named = [path for path in rest if path != LR and (path.split(".")[0] in _WARNED) == (severity == "warn")]
             if named:
                 settings = tuple(
                     Message(
@@ -272,13 +272,14 @@ def _alike(design: Design) -> Iterator[Issue]:
     """Arms that differ in their names alone, which change nothing."""
     for arm, against in design.compared:
         one, other = design.sides[arm], design.sides[against]
-        made = [(side.treatment, side.training, dict(side.settings), side.grid) for side in (one, other)]
+        made = [(side.treatment, side.training, side.origin, dict(side.settings), side.grid) for side in (one, other)]
         if one.treatment is not None and one.settings and made[0] == made[1]:
             yield issue("ARMS-ALIKE", where=_place(design, arm, against), arms=(arm, against), against=against)
 
 
 def _factors(design: Design) -> Iterator[Issue]:
-    """Init, scale, freeze and what is trained changed at once, with no arm in between to tell them apart."""
+    """Init, scale, freeze, what is trained and what it starts from changed at once, with no arm in between to tell
+    them apart."""
     base = design.sides.get(design.against)
     if base is None or base.treatment is None or base.treatment.init != "keep":  # a treated baseline is another fault
         return
@@ -321,6 +322,8 @@ def _changed(one: Side, other: Side) -> frozenset[str]:
         changed.discard("freeze")  # what is not trained is frozen, whatever the treatment says
     if one.training != other.training:
         changed.add("training")
+    if one.origin != other.origin:
+        changed.add("pretraining")
     return frozenset(changed)
 
 

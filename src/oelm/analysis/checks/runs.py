@@ -290,7 +290,8 @@ def _paired(results: Results, compared: list[tuple[str, str]]) -> Iterator[Issue
         one, other = results.of(arm), results.of(against)
         both = [seed for seed in one if seed in other and one[seed].status == other[seed].status == "done"]
         for name, hash_of in (("weights", _weights), ("batches", _batches)):
-            hashes = {seed: (hash_of(one[seed]), hash_of(other[seed])) for seed in both}
+            shared = [seed for seed in both if name == "batches" or _same_origin(one[seed], other[seed])]
+            hashes = {seed: (hash_of(one[seed]), hash_of(other[seed])) for seed in shared}
             unknown = tuple(seed for seed, pair in hashes.items() if not all(pair))
             differ = tuple(seed for seed, pair in hashes.items() if all(pair) and pair[0] != pair[1])
             for key, seeds in (("UNPAIRED", differ), ("unpaired-unknown", unknown)):
@@ -298,6 +299,12 @@ def _paired(results: Results, compared: list[tuple[str, str]]) -> Iterator[Issue
                     what = Message(f"unpaired-{name}")
                     at: dict[str, Any] = {"where": arm, "arms": (arm, against)}
                     yield issue("UNPAIRED", key=key, **at, against=against, seeds=seeds, what=what)
+
+
+def _same_origin(*records: Record) -> bool:
+    """Whether two cells start from one model; from those of two arms they have other weights on purpose."""
+    origins = [record.start.origin if record.start is not None else None for record in records]
+    return len({(one.spec.study, one.spec.arm) if one is not None else None for one in origins}) == 1
 
 
 def _weights(record: Record) -> str | None:
@@ -355,7 +362,7 @@ def _ceiling(results: Results, compared: list[tuple[str, str]]) -> Iterator[Issu
         savings = [1 - share for share in shares if finite_number(share) is not None]
         if not savings:
             continue
-        more = [len(arms[name].treatment.frozen_roles) for name in (arm, against)]
+        more = [max(len(record.frozen_roles) for record in results.of(name).values()) for name in (arm, against)]
         ceiling = saving_ceiling(frozen_roles=max(0, more[0] - more[1])) + OPTIMIZER_ALLOWANCE
         saving = statistics.fmean(savings)
         error = statistics.stdev(savings) / math.sqrt(len(savings)) if len(savings) > 1 else 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from oelm.analysis.checks.registry import Issue, issue
 from oelm.analysis.results import Results
@@ -37,7 +36,7 @@ def _choices(results: Results, arm: str) -> Iterator[Issue]:
             unknown = unknown or Message("choice-unknown", why=verbatim(str(error).splitlines()[0]))
             wrong.setdefault(unknown, []).append(seed)
             continue
-        settings = flatten(asdict(record.spec.recipe))
+        settings = flatten(record.spec.recipe.to_dict())
         used: Point = tuple((path, settings.get(path)) for path, _ in best)  # type: ignore[misc]
         if used != best:
             found = Message("choice-not-best", used=point_name(used), best=point_name(best))

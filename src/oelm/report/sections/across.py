@@ -90,7 +90,7 @@ def _studies_section(tables: AcrossStudies, folder: Path) -> list[Block]:
         make_row(
             text_cell(results.study.name, href=Path(os.path.relpath(results.folder, folder)).as_posix()),
             results.study.recipe.data.task,
-            results.study.recipe.model.size or results.study.recipe.model.name,
+            results.study.recipe.model.size or results.study.recipe.model.label,
             number_cell(len(results.study.seeds), str(len(results.study.seeds))),
             _examples(results),
         )

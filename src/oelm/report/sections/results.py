@@ -43,6 +43,7 @@ def results_section(results: Results) -> list[Block]:
     blocks: list[Block] = [
         Prose(text=say("results-how", metric=metric, against=against)),
         make_table(columns, [_arm_row(results, arm) for arm in results.arms]),
+        *_origins(results),
         *_all_metrics(results),
         *_trials(results),
         Folded(summary=say("results-cells", n=len(results.records)), blocks=(_cells(results),), name="cells"),
@@ -76,6 +77,41 @@ def _arm_row(results: Results, arm: str) -> TableRow:
         *([_mean(results, arm, "lr_sensitivity", format_number)] if results.study.tunes_lr else []),
         arm=arm,
     )
+
+
+def _origins(results: Results) -> list[Block]:
+    """Both stages, where the arms start from models of another study: what each did there, and does here."""
+    metric = results.study.compare.metric
+    rows = []
+    for arm in results.arms:
+        started = [record.start for record in results.of(arm).values() if record.start is not None]
+        origins = [start.origin for start in started if start.origin is not None]
+        if not origins:
+            continue
+        first, found = origins[0], results.mean(arm, metric)
+        losses = [loss for one in origins if (loss := one.validation.get("loss")) is not None]
+        loss, method = fmean(losses) if losses else None, results.study.arms[arm].method
+        is_kept = any(record.frozen_roles != record.spec.treatment.frozen_roles for record in results.of(arm).values())
+        rows.append(
+            make_row(
+                arm,
+                first.spec.study,
+                first.spec.arm,
+                str(first.spec.treatment),
+                number_cell(first.steps, f"{first.steps:,}"),
+                number_cell(loss, format_number(loss) if loss is not None else ""),
+                number_cell(len(origins), str(len(origins))),
+                say("origin-frozen", method=method) if is_kept else method,
+                number_cell(found.mean if found else None, format_number(found.mean) if found else ""),
+                arm=arm,
+            )
+        )
+    if not rows:
+        return []
+    columns = [*text_columns("arm", "origin-study", "origin-arm", "origin-treatment")]
+    columns += [*number_columns("origin-steps", "origin-loss", "n"), *text_columns("origin-method")]
+    columns += number_columns("mean", metric=metric)
+    return [Prose(text=say("origins-how")), make_table(columns, rows)]
 
 
 def _is_kept(results: Results) -> bool:

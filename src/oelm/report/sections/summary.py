@@ -60,7 +60,7 @@ def question_section(results: Results) -> list[Block]:
         metric=compare.metric,
         better=say(f"better-{compare.direction}"),
         task=study.recipe.data.task,
-        model=" ".join(part for part in (model.name, model.size) if part) or "?",
+        model=" ".join(part for part in (model.label, model.size) if part) or "?",
     )
     how = [_amounts(results), _tuning(results), _margin(results)]
     if study.hypotheses:

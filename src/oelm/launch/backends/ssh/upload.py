@@ -26,9 +26,10 @@ _NEVER = (".git", ".venv", "__pycache__")
 # --delete-after: what was removed here must not be imported there, and the .gitignore there must be the new one before
 # it is asked. What is ignored is not removed.
 _MIRROR = ("-rlpt", "--delete-after")
-# Of data, links are followed: what they point to is not there.
-_DATA = ("-rtL", "--delete-after", "--exclude=.git")
-_NAMED = ("data.path", "data.tokenizer.name", "model.name")
+# Of data, links are followed: what they point to is not there. Of another study, its checkpoints are not needed.
+_DATA = ("-rtL", "--delete-after", "--exclude=.git", "--exclude=/*/seed-*/checkpoints")
+_ORIGIN = "model.from"
+_NAMED = ("data.path", "data.tokenizer.name", "model.name", _ORIGIN)
 """Where a recipe may name a folder or file."""
 _OUR_MODEL = "oelm-gpt"
 
@@ -202,7 +203,8 @@ def _relocate(
         found = _local(value) if path in _NAMED and isinstance(value, str) else None
         if found is None or found == project:
             return value
-        inside = project is not None and project in found.parents
+        # The run folder of another study may be there already, with more in it: its copy has a place of its own.
+        inside = project is not None and project in found.parents and path != _ORIGIN
         if project is not None and inside:
             name = f"{_home_of(project, to)}/{found.relative_to(project).as_posix()}"
         else:
@@ -216,7 +218,8 @@ def _relocate(
 
     there: dict[str, Any] = copy.deepcopy(dict(study))
     model, source = there["recipe"]["model"], there["recipe"]["data"]
-    model["name"] = moved("model.name", model["name"])
+    model["name"] = moved("model.name", model.get("name"))
+    model["from"] = moved(_ORIGIN, model.get("from"))
     source["path"] = moved("data.path", source.get("path"))
     if source.get("tokenizer") is not None:
         source["tokenizer"]["name"] = moved("data.tokenizer.name", source["tokenizer"].get("name"))
