@@ -1,6 +1,7 @@
 """Over ssh, with a real sshd and rsync on the loopback interface: what runs there goes on by itself, and comes back."""
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -33,7 +34,7 @@ from oelm.launch.backends.ssh.venv import ensure_venv
 from oelm.launch.study_run import open_run, write_study
 from oelm.runs.jobs import Job
 from oelm.runs.status import read_state
-from oelm.study.load import load_study
+from oelm.study.load import load_study, study_from_dict
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 
@@ -262,6 +263,21 @@ def test_data_that_a_study_names_go_with_it(sshd, cluster, there, project, tmp_p
     assert any("recipe.model.name is" in text and "do not mix" in text for text in messages)
     assert study["recipe"]["data"]["path"]["validation"] == str(outside / "validation.csv"), "only the copy is changed"
     assert carried(machine, there, project / "runs", study)[0] == there_now, "the same each time"
+
+
+def test_the_models_that_a_study_starts_from_go_with_it(sshd, cluster, there, project):
+    first = tiny_study.language_study(project, max_length=16, budget={"steps": 2})
+    first["study"] = "first"
+    oelm.run(study_from_dict(first), out="runs", cells=["baseline/seed-0"])
+    second = tiny_study.study(tiny_study.write_data(project / "data"), model={"from": "runs/first"})
+    del second["recipe"]["data"]["tokenizer"]
+    study = study_from_dict({**second, "arms": {"baseline": {}, "probe": {"trains": "head"}}})
+    job = Launches(sshd.address(there), cluster, project / "runs")(study, cells=["baseline/seed-0"])
+    eventually(lambda: [row for row in fetch_status(job, cluster) if row.state == "done"])
+    fetch_records(job, here=project / "runs/tiny", models=False, cluster=cluster, log=print)
+    origin = oelm.read_record(project / "runs/tiny/baseline/seed-0").start.origin
+    weights = project / "runs/first/baseline/seed-0/model/model.safetensors"
+    assert origin.weights == hashlib.sha256(b"model.safetensors" + weights.read_bytes()).hexdigest()
 
 
 def test_oelm_is_not_changed_below_a_study_that_is_running(sshd, cluster, there, project, tmp_path, monkeypatch):

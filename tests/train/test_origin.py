@@ -148,7 +148,7 @@ def test_new_heads_of_a_seed_are_the_same_in_every_arm(made):
     assert len({record.batches for record in results.of("baseline").values()}) == 2
 
 
-def test_stopped_in_the_second_stage_it_resumes_to_the_bit(made, tmp_path):
+def test_stopped_in_the_second_study_it_resumes_to_the_bit(made, tmp_path):
     folder, second, _ = made
     with pytest.raises(oelm.Stopped):
         oelm.run(second, out=tmp_path, cells=["oelm-freeze/seed-1"], progress=StopsAt(4))
@@ -186,7 +186,7 @@ def test_cells_of_one_source_arm_with_other_weights_are_not_paired(made, tmp_pat
     assert len(found) == 1
 
 
-def test_the_report_shows_both_stages(made):
+def test_the_report_shows_both_studies(made):
     folder, _, results = made
     tables = [block for block in results_section(results) if isinstance(block, Table)]
     table = next(one for one in tables if "Final loss there" in [column.title.en for column in one.columns])

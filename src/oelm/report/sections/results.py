@@ -80,7 +80,7 @@ def _arm_row(results: Results, arm: str) -> TableRow:
 
 
 def _origins(results: Results) -> list[Block]:
-    """Both stages, where the arms start from models of another study: what each did there, and does here."""
+    """Both studies, where the arms start from models of another study: what each did there, and does here."""
     metric = results.study.compare.metric
     rows = []
     for arm in results.arms:
