@@ -1,5 +1,6 @@
 """Token classification: files, alignment, the F1 of entities, what is kept of a sentence, and a study of it."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -145,6 +146,16 @@ def test_alignment_is_that_of_a_real_tokenizer(shared_model):
     encoded = made(" ".join(words), return_offsets_mapping=True)
     found = find_first_tokens(words, np.array(encoded["offset_mapping"]))
     assert found == [expected.index(number) for number in range(len(words))]
+
+
+def test_alignment_with_a_tokenizer_that_keeps_spaces(shared_model):
+    """Byte-level BPE, as RoBERTa has it: the space before a word is a part of its first sub-token."""
+    made = oelm.data.tokenize.load_tokenizer(shared_model("tokenizer-gpt2"))
+    words = ["U.N.", "official", "Ekeus", "heads", "for", "naïveté", "(", "1996-08-30", ")"]
+    encoded = made(" ".join(words), return_offsets_mapping=True)
+    places = [*find_first_tokens(words, np.array(encoded["offset_mapping"])), len(encoded["input_ids"])]
+    pieces = [made.decode(encoded["input_ids"][a:b]) for a, b in itertools.pairwise(places)]
+    assert [piece.strip() for piece in pieces] == words
 
 
 def test_a_split_holds_every_word(tmp_path):
