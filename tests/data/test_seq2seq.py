@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import transformers
 from rouge_score.rouge_scorer import RougeScorer
 
 import oelm
 import tiny_kinds
 import tiny_study
+from oelm.bench.flops import work_of
 from oelm.data.batches import collate
 from oelm.data.kinds.seq2seq import SequenceToSequence
 from oelm.data.sources import find_source
@@ -130,6 +132,13 @@ def test_loss_and_texts_are_those_of_transformers(prepared, tmp_path, family):
         written = model.generate(input_ids=one["input_ids"], attention_mask=one["attention_mask"], **greedy)
         assert texts[row] == prepared.tokenizer.decode(written[0], skip_special_tokens=True)
     assert model.generation_config.num_beams == 1, "whatever the model came with"
+
+
+def test_the_work_of_a_step_counts_what_is_written(prepared, tmp_path):
+    model = transformers.T5ForConditionalGeneration.from_pretrained(save_seq2seq(tmp_path / "t5", TEXTS))
+    assert prepared.train.target_length == round(prepared.train.target_tokens.lengths.mean())
+    short, long = (work_of(model, batch=2, length=9, target_length=n).products for n in (5, 50))
+    assert short < long / 3
 
 
 def test_scores_are_those_of_rouge_score():

@@ -1,11 +1,13 @@
 """Token classification: files, alignment, the F1 of entities, what is kept of a sentence, and a study of it."""
 
+import itertools
 import json
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -14,6 +16,7 @@ from seqeval.metrics import accuracy_score, f1_score
 import oelm
 import tiny_kinds
 import tiny_study
+from oelm.analysis.evidence import _collapse
 from oelm.cli.main import main
 from oelm.data.kinds.kind import Ragged
 from oelm.data.kinds.tokens import TaggedSentences, TokenClassification, find_first_tokens
@@ -145,6 +148,16 @@ def test_alignment_is_that_of_a_real_tokenizer(shared_model):
     assert found == [expected.index(number) for number in range(len(words))]
 
 
+def test_alignment_with_a_tokenizer_that_keeps_spaces(shared_model):
+    """Byte-level BPE, as RoBERTa has it: the space before a word is a part of its first sub-token."""
+    made = oelm.data.tokenize.load_tokenizer(shared_model("tokenizer-gpt2"))
+    words = ["U.N.", "official", "Ekeus", "heads", "for", "naïveté", "(", "1996-08-30", ")"]
+    encoded = made(" ".join(words), return_offsets_mapping=True)
+    places = [*find_first_tokens(words, np.array(encoded["offset_mapping"])), len(encoded["input_ids"])]
+    pieces = [made.decode(encoded["input_ids"][a:b]) for a, b in itertools.pairwise(places)]
+    assert [piece.strip() for piece in pieces] == words
+
+
 def test_a_split_holds_every_word(tmp_path):
     """Cut words have no target and no loss, and count as outside of entities."""
     prepared = tokenized(tiny_kinds.write_tokens(tmp_path / "data"), max_length=8)
@@ -211,6 +224,27 @@ def test_what_a_sentence_has_to_do_with_f1():
     scores = draw(400).scores("entity_f1")
     told = scores.std(ddof=1) / np.sqrt(400)
     assert told == pytest.approx(np.std([draw(400).mean("entity_f1") for _ in range(800)]), rel=0.1)
+
+
+def test_a_tagger_that_finds_nothing_has_collapsed():
+    counts = {"row": np.arange(3), "loss": np.ones(3), "words": np.full(3, 4), "tokens": np.full(3, 4)}
+    nothing = {"right_words": np.full(3, 3), "right_entities": np.zeros(3, int), "found_entities": np.zeros(3, int)}
+    kept = Predictions(**counts, **nothing, true_entities=np.ones(3, int))
+    assert _collapse(None, kept).key == "collapsed-class"
+    assert _collapse(None, replace(kept, found_entities=np.array([0, 1, 0]))) is None
+    assert _collapse(None, replace(kept, true_entities=np.zeros(3, int))) is None, "there is nothing to find"
+
+
+@pytest.mark.parametrize("head", ["TokenClassification", "QuestionAnswering"])
+def test_the_audit_guards_the_head(head):
+    """It is new, and must learn; queries and keys are found below it."""
+    sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=50)
+    model = getattr(transformers, f"BertFor{head}")(transformers.BertConfig(**sizes))
+    applied = oelm.apply(model, init="orthogonalize", freeze="qk", seed=0)
+    assert not applied.audit().findings
+    own = "classifier" if head == "TokenClassification" else "qa_outputs"
+    getattr(model, own).weight.requires_grad_(False)
+    assert own in " ".join(str(one) for one in applied.audit().findings)
 
 
 # -- a study ------------------------------------------------------------------------------------------------------

@@ -339,7 +339,10 @@ def _at_majority(record: Record, results: Results) -> Message | None:
 
 
 def _collapse(record: Record, kept: Predictions) -> Message | None:
-    """How a model with labels shows that it has learned nothing; None if it has learned something."""
+    """How a model with labels or tags shows that it has learned nothing; None if it has learned something."""
+    if kept.found_entities is not None and kept.true_entities is not None:
+        is_blind = kept.true_entities.any() and not kept.found_entities.any()  # every word is outside of entities
+        return Message("collapsed-class", same=1.0) if is_blind else None
     if kept.label is None or kept.prediction is None or not len(kept.label):
         return None
     if not kept.has_classes:

@@ -16,6 +16,7 @@ from oelm.bench.memory import theoretical_memory
 from oelm.bench.memory_budget import InsufficientMemory, reason_to_isolate
 from oelm.bench.ratios import count_outliers, ratio_of
 from oelm.bench.stepper import Stepper
+from oelm.data.kinds.kind import Encoded
 from oelm.errors import CellError
 from oelm.runs.bench import PARTS, ArmTiming, MeasuredMemory
 from oelm.study.cells import Cell, resolve_cell
@@ -162,5 +163,10 @@ def _device(loop: Loop) -> str:
 
 def count_step_work(loop: Loop, length: float) -> Work:
     """Of a step of this training, with rows of so many tokens."""
-    batch = loop.recipe.batch
-    return work_of(loop.model, batch=batch.size * batch.accumulate, length=max(1, round(length)))
+    batch, train = loop.recipe.batch, loop.prepared.train
+    return work_of(
+        loop.model,
+        batch=batch.size * batch.accumulate,
+        length=max(1, round(length)),
+        target_length=train.target_length if isinstance(train, Encoded) else None,
+    )

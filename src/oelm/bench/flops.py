@@ -94,23 +94,28 @@ def _spared(before: float, after: float) -> float:
     return 1 - after / before if before else 0.0
 
 
-def work_of(model: nn.Module, *, batch: int, length: int) -> Work:
-    """The work of a step of this model as it is, with what learns in it now."""
+def work_of(model: nn.Module, *, batch: int, length: int, target_length: int | None = None) -> Work:
+    """The work of a step of this model as it is, with what learns in it now.
+
+    A model that writes from what it reads has a `target_length` as well.
+    """
     meta_model = _to_meta(model)
     tally = _Tally(meta_model, batch=batch)
     with tally.watching():
-        _step(meta_model, batch, length, turned=tally.turn)
+        _step(meta_model, batch, length, target_length, turned=tally.turn)
     learning = sum(parameter.numel() for parameter in meta_model.parameters() if parameter.requires_grad)
     return Work(**tally.work, optimizer=OPTIMIZER_FLOPS * learning)
 
 
-def _step(meta_model: nn.Module, batch: int, length: int, *, turned: Callable[[], None]) -> None:
+def _step(
+    meta_model: nn.Module, batch: int, length: int, target_length: int | None, *, turned: Callable[[], None]
+) -> None:
     """One forward and one backward pass; `turned` is called between them."""
-    tokens = torch.zeros(batch, length, dtype=torch.long, device="meta")
+    tokens, targets = (torch.zeros(batch, n or 1, dtype=torch.long, device="meta") for n in (length, target_length))
     try:
         # Dropout would move the generator that others draw from.
         with torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH), _Assured():  # type: ignore[no-untyped-call]
-            output = meta_model(tokens)
+            output = meta_model(tokens, **({} if target_length is None else {"decoder_input_ids": targets}))
             logits = output if isinstance(output, Tensor) else output[0]
             turned()
             logits.sum().backward()

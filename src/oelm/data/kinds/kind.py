@@ -77,6 +77,11 @@ class Encoded(ABC):
     def lengths(self) -> NDArray[np.int64]:
         return np.diff(self.offsets)
 
+    @property
+    def target_length(self) -> int | None:
+        """Tokens that a model reads beside its inputs, on average; None if there are none."""
+        return None
+
     @abstractmethod
     def targets(self, rows: Rows) -> NDArray[np.int64]:
         """What is to be predicted for these inputs."""

@@ -41,6 +41,10 @@ class SequencePairs(Encoded):
 
     feeds_targets = True
 
+    @property
+    def target_length(self) -> int:
+        return max(1, round(float(self.target_tokens.lengths.mean())))
+
     def targets(self, rows: Rows) -> NDArray[np.int64]:
         targets = np.full((len(rows), int(self.target_tokens.lengths[rows].max())), IGNORED, dtype=np.int64)
         for number, row in enumerate(rows):
