@@ -114,6 +114,12 @@ def test_tags_that_no_training_sentence_has(tmp_path):
         tokenized(folder)
 
 
+def test_without_its_scorer_nothing_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr(TokenClassification, "scored_by", "seqeval_is_not_here")
+    with pytest.raises(DataError, match=r"(?s)package seqeval_is_not_here is not installed.*lab"):
+        tokenized(tiny_kinds.write_tokens(tmp_path / "data"))
+
+
 def test_one_message_and_exit_code_2(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
     study = tiny_study.write_study(tmp_path, tiny_kinds.tokens_study(tmp_path))

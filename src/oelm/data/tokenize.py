@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from oelm.data.cache import MessageCallback, cache_key, cached_dir
 from oelm.data.chunking import TextChunker
 from oelm.data.documents import END_OF_TEXT
-from oelm.data.kinds.kind import Encoded
+from oelm.data.kinds.kind import Encoded, check_scorer
 from oelm.data.kinds.table import TASK_KINDS
 from oelm.data.sources import Source
 from oelm.data.splits import Division, SplitReader
@@ -129,6 +129,8 @@ def tokenize_task(
     reader = SplitReader(source, validation, overlap=overlap, group=group, limit=limit, progress=progress)
     source = reader.source  # with the labels that are found in its rows
     task = source.task
+    if task.kind in TASK_KINDS:
+        check_scorer(TASK_KINDS[task.kind])
     files = source.fingerprint(log=log)
     _check_disjoint(files, source)
     data = {

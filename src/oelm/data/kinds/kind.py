@@ -8,6 +8,7 @@ Shapes: B examples of a batch, T tokens of its longest example.
 
 from __future__ import annotations
 
+import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from oelm.data.tables import group_column
 from oelm.data.tasks import Task
 from oelm.errors import DataError
+from oelm.installation import install_command
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -112,6 +114,8 @@ class ExampleKind(ABC):
     """What PEFT calls it."""
     head: ClassVar[str | None] = None
     """How classes of models end whose head has to fit the labels of a task."""
+    scored_by: ClassVar[str | None] = None
+    """The module that scores its answers, if it is not ours."""
     has_head: ClassVar[bool] = True
     """Whether its models have layers of their own for it, which always learn."""
 
@@ -149,6 +153,12 @@ class ExampleKind(ABC):
     @abstractmethod
     def predict(self, model: nn.Module, inputs: Mapping[str, Tensor], outputs: Any) -> Tensor:
         """What `put_answers` takes: (B, ...)."""
+
+
+def check_scorer(kind: ExampleKind) -> None:
+    """Refuse before hours of training what could not be scored after them."""
+    if kind.scored_by is not None and importlib.util.find_spec(kind.scored_by) is None:
+        raise DataError(f"the package {kind.scored_by} is not installed", hint=install_command("lab"))
 
 
 def read_rows_of(kind: ExampleKind, paths: tuple[Path, ...], task: Task, *, group: str | None = None) -> pa.Table:

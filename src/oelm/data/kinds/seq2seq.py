@@ -78,6 +78,7 @@ class SequencePairs(Encoded):
 class SequenceToSequence(ExampleKind):
     auto_model = "AutoModelForSeq2SeqLM"
     peft_task = "SEQ_2_SEQ_LM"
+    scored_by = "rouge_score"
     has_head = False
 
     def read(self, path: Path, task: Task) -> tuple[pa.Table, pa.Table | None]:

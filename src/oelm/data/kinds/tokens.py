@@ -101,6 +101,7 @@ def count_tags(labels: Sequence[str], tags: Rows, predicted: Rows) -> dict[str, 
 class TokenClassification(ExampleKind):
     auto_model = "AutoModelForTokenClassification"
     peft_task = "TOKEN_CLS"
+    scored_by = "seqeval"
     head = "ForTokenClassification"
 
     def read(self, path: Path, task: Task) -> tuple[pa.Table, pa.Table | None]:
