@@ -21,7 +21,7 @@ from oelm.data.kinds.qa import QuestionAnswering, best_span
 from oelm.data.sources import find_source
 from oelm.data.splits import SplitReader
 from oelm.data.tasks import task_named
-from oelm.data.tokenize import tokenize_task
+from oelm.data.tokenize import load_tokenizer, tokenize_task
 from oelm.errors import DataError
 from oelm.metrics import score_answer
 from oelm.runs.predictions import Predictions
@@ -34,8 +34,8 @@ KIND = QuestionAnswering()
 CPU = torch.device("cpu")
 
 
-def tokenized(folder, *, max_length=32):
-    made = tiny_kinds.tokenizer([f"{row['context']} {row['question']}" for row in questions(120, seed=1)])
+def tokenized(folder, *, max_length=32, tokenizer=None):
+    made = tokenizer or tiny_kinds.tokenizer([f"{row['context']} {row['question']}" for row in questions(120, seed=1)])
     source = find_source(QA, str(folder))
     return tokenize_task(source, tokenizer=lambda *_: made, max_length=max_length, validation=None, overlap="keep")
 
@@ -53,6 +53,15 @@ def test_files_of_squad_and_rows_of_the_hub_are_the_same(tmp_path):
     assert all(table.equals(tables[0]) for table in tables[1:])
     assert tables[0]["text_a"].to_pylist() == [row["question"] for row in rows]
     assert tables[0]["answers"].to_pylist() == [row["answers"]["text"] for row in rows]
+
+
+def test_a_context_of_which_the_tokenizer_makes_nothing(tmp_path, shared_model):
+    for seed, split in enumerate(("train", "validation", "test")):
+        rows = questions(12, seed=seed)
+        rows[3] |= {"context": "\u200b\u200b", "answers": {"text": [], "answer_start": []}}
+        write_json(tmp_path / f"{split}.jsonl", rows)
+    with pytest.raises(DataError, match="the tokenizer makes nothing of a context"):
+        tokenized(tmp_path, tokenizer=load_tokenizer(shared_model("tokenizer-bert-base-uncased")))
 
 
 ROW = {"context": "Ada saw Rome", "question": "Who?", "answers": {"text": ["Ada"], "answer_start": [0]}}

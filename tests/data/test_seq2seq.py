@@ -14,6 +14,7 @@ import tiny_study
 from oelm.bench.flops import work_of
 from oelm.data.batches import collate
 from oelm.data.kinds.seq2seq import SequenceToSequence
+from oelm.data.own import name_columns
 from oelm.data.sources import find_source
 from oelm.data.tasks import task_named
 from oelm.data.tokenize import tokenize_task
@@ -71,6 +72,9 @@ def test_what_else_is_wrong_with_a_file(tmp_path):
         KIND.read(write_json(tmp_path / "a.jsonl", [{"source": "one", "summary": "two"}]), SEQ2SEQ)
     with pytest.raises(DataError, match=r"(?s)a target is not a text.*row 0.*7"):
         KIND.read(write_json(tmp_path / "a.jsonl", [{"source": "one", "target": 7}]), SEQ2SEQ)
+    named = name_columns(SEQ2SEQ, {"text": "sorce"})
+    with pytest.raises(DataError, match="no column sorce"):
+        KIND.read(write_json(tmp_path / "a.jsonl", [{"source": "one", "target": "two"}]), named)
 
 
 def test_settings_that_do_not_fit(tmp_path):

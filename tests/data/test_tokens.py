@@ -20,6 +20,7 @@ from oelm.analysis.evidence import _collapse
 from oelm.cli.main import main
 from oelm.data.kinds.kind import Ragged
 from oelm.data.kinds.tokens import TaggedSentences, TokenClassification, find_first_tokens
+from oelm.data.own import name_columns
 from oelm.data.sources import find_source
 from oelm.data.tasks import task_named
 from oelm.data.tokenize import tokenize_task
@@ -102,6 +103,15 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, name, content, said):
         write_json(path, [content])
     with pytest.raises(DataError, match=f"(?s){said}"):
         read(path)
+
+
+def test_a_column_that_a_study_names_is_the_one_that_is_read(tmp_path):
+    row = {"tokens": ["Rome"], "ner_tags": ["B-LOC"], "pos": ["O"]}
+    file = write_json(tmp_path / "train.jsonl", [row])
+    rows, _ = KIND.read(file, name_columns(TOKENS, {"label": "pos"}))
+    assert rows["tags"].to_pylist() == [["O"]]
+    with pytest.raises(DataError, match="no column poss"):
+        KIND.read(file, name_columns(TOKENS, {"label": "poss"}))
 
 
 def test_tags_that_no_training_sentence_has(tmp_path):

@@ -9,6 +9,7 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
+    BertForTokenClassification,
     GPT2Config,
     GPT2ForSequenceClassification,
 )
@@ -112,6 +113,24 @@ def test_a_head_for_other_classes_is_refused_in_words(tmp_path):
     AutoModel.from_pretrained(tmp_path / "six").save_pretrained(tmp_path / "none")
     assert build(tmp_path / "none").classifier.out_features == 2
     assert build(tmp_path / "six", from_scratch=True).classifier.out_features == 2
+
+
+def test_a_head_with_the_same_classes_in_another_order_is_refused(tmp_path):
+    sizes = dict(vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    config = BertConfig(**sizes, id2label={0: "POSITIVE", 1: "NEGATIVE"}, label2id={"POSITIVE": 0, "NEGATIVE": 1})
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"has 2 \(negative, positive\), in another order"):
+        build(tmp_path)
+
+
+def test_a_tagger_is_fine_tuned_again(tmp_path):
+    tags = replace(task_named("tokens"), labels=("O", "B-X", "I-X"))
+    sizes = dict(vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    saved = BertForTokenClassification(BertConfig(**sizes, num_labels=3))
+    saved.save_pretrained(tmp_path)
+    assert torch.equal(build(tmp_path, tags).classifier.weight, saved.classifier.weight)
+    with pytest.raises(ModelError, match=r"has 3 classes[\s\S]*'tokens' has 2"):
+        build(tmp_path, replace(tags, labels=("O", "B-X")))
 
 
 def test_a_real_classifier_of_two_classes_is_refused_for_three(shared_model):

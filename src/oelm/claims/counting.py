@@ -86,9 +86,11 @@ def count_arm(study: Study, arm: str) -> Counts | None:
     if study.arms[arm].freezes_backbone:
         return None
     shape = _gpt(recipe) if recipe.model.name == "oelm-gpt" else _BERTS.get(recipe.model.label)
-    if shape is None or (TASKS[recipe.data.task].is_own and TASKS[recipe.data.task].kind == "classification"):
+    task = TASKS[recipe.data.task]
+    has_pooled_head = bool(task.labels) or task.kind in ("regression", "language-modeling")
+    if shape is None or task.kind == "tokens" or not has_pooled_head:  # whose labels, or layers, are not known here
         return None
-    classes = TASKS[recipe.data.task].num_outputs
+    classes = task.num_outputs
     total = shape.total + classes * (shape.width + 1)
     frozen = _frozen(shape, study.arms[arm].treatment)
     qk = 2 * shape.layers * (shape.width**2 + shape.projection_bias)

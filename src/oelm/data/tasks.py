@@ -94,10 +94,14 @@ class Task:
 
     @property
     def num_outputs(self) -> int:
-        """Of the task head: as many as there are labels, at least two; of a regression one."""
-        if self.kind == "classification":
+        """Of the task head: as many as there are labels, at least two; of a regression one, of an answer's two ends."""
+        if self.kind in ("classification", "tokens"):
             return len(self.labels) or 2
-        return 1 if self.kind == "regression" else 0
+        return {"regression": 1, "qa": 2}.get(self.kind, 0)
+
+    def usual_columns(self, named: tuple[str, ...], *usual: str) -> tuple[str, ...]:
+        """Those that will do, the first that is there: others than `named` only where a study has not named them."""
+        return named if self.only_these_columns else (*named, *usual)
 
     @property
     def has_files(self) -> bool:
@@ -107,7 +111,7 @@ class Task:
     @property
     def has_simple_baseline(self) -> bool:
         """Whether there is a simple model without attention for its kind."""
-        return self.kind in ("classification", "language-modeling", "tokens")
+        return self.kind not in ("qa", "seq2seq")
 
     @property
     def metrics(self) -> tuple[str, ...]:

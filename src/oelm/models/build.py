@@ -167,13 +167,16 @@ def _new_model(auto: Any, config: Any, name: str) -> nn.Module:
 
 
 def _check_classes(config: Any, task: Task, name: str, *, head: str) -> None:
-    """Refuse a classification head with another number of classes: it would be dropped and newly initialized."""
+    """Refuse a classification head with another number of classes: it would be dropped and newly initialized. With
+    the same ones in another order, it would begin with the wrong ones."""
     has_classifier = any(str(cls).endswith(head) for cls in config.architectures or ())
-    if has_classifier and config.num_labels != task.num_outputs:
+    theirs, ours = ([str(one).casefold() for one in names] for names in (config.id2label.values(), task.labels))
+    in_another_order = theirs != ours and sorted(theirs) == sorted(ours)
+    if has_classifier and (config.num_labels != task.num_outputs or in_another_order):
         has = f"{len(task.labels)} ({_join(task.labels)})" if task.labels else "a number, which is one output"
         raise ModelError(
             f"the checkpoint has {config.num_labels} classes ({_join(config.id2label.values())}), "
-            f"the task '{task.name}' has {has}",
+            f"the task '{task.name}' has {has}" + (", in another order" if in_another_order else ""),
             where=f"{name}: the classification head of {config.architectures[0]}",
             why="its classification head does not fit the task, and is never dropped silently",
             hint="drop the head: transformers.AutoModel.from_pretrained(MODEL).save_pretrained(FOLDER), and "

@@ -41,7 +41,7 @@ def check_recipe(recipe: Recipe, problems: Problems) -> None:
         problems.add(
             "recipe.data.tokenizer", "'oelm-gpt' has none of its own: {train: bpe, vocab: 8192} or {name: ...}"
         )
-    if ours and task.kind not in ("classification", "language-modeling"):
+    if ours and task.kind in ("tokens", "qa", "seq2seq"):
         problems.add(
             "recipe.model.name", f"'oelm-gpt' has no head for task '{task.name}': name a model of transformers"
         )

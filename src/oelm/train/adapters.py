@@ -94,7 +94,7 @@ def _part(model: nn.Module, trains: Trains) -> Iterable[nn.Parameter]:
 def _peft_task(task: Task) -> str:
     if task.kind in TASK_KINDS:
         return TASK_KINDS[task.kind].peft_task
-    return "SEQ_CLS" if task.kind == "classification" else "CAUSAL_LM"
+    return "CAUSAL_LM" if task.kind == "language-modeling" else "SEQ_CLS"
 
 
 def _add_adapter(

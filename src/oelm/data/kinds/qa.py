@@ -177,8 +177,14 @@ class QuestionAnswering(ExampleKind):
         samples = encoded["overflow_to_sample_mapping"]
         for encoding, sample in zip(encoded.encodings, samples, strict=True):
             own = [place for place, part in enumerate(encoding.sequence_ids) if part == 1]
+            if not own:
+                raise DataError(
+                    "the tokenizer makes nothing of a context",
+                    where=f"{where}, row {rows['row'][sample].as_py()}: {shorten(contexts[sample], 60)!r}",
+                    hint="leave the question out, or another tokenizer",
+                )
             spans = char_spans(encoding)[own]
-            first = own[0] if own else 0
+            first = own[0]
             start, end = _find_tokens(spans, answers[sample], starts[sample])
             made["start"].append(first + start if start is not None else 0)
             made["end"].append(first + end if end is not None else 0)
@@ -192,7 +198,7 @@ class QuestionAnswering(ExampleKind):
                 **({} if types is None else {"types": ragged_column(types, pa.int8())}),
                 **{name: made[name] for name in ("start", "end", "first")},
                 **{name: ragged_column(made[name], pa.int32()) for name in ("char_starts", "char_ends")},
-                "context": [contexts[sample] for sample in samples],
+                "context": pa.array([contexts[sample] for sample in samples], pa.large_string()),
                 "answers": ragged_column([answers[sample] for sample in samples], pa.string()),
                 "cut": [False] * len(samples),
                 "row": rows["row"].take(samples),

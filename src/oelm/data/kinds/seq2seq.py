@@ -83,8 +83,8 @@ class SequenceToSequence(ExampleKind):
 
     def read(self, path: Path, task: Task) -> tuple[pa.Table, pa.Table | None]:
         table = read_table(path, task)
-        source = _read_texts(table, (*task.columns, "source"), path)
-        target = _read_texts(table, (task.label, "target"), path)
+        source = _read_texts(table, task.usual_columns(task.columns, "source"), path)
+        target = _read_texts(table, task.usual_columns((task.label,), "target"), path)
         return pa.table({"text": source, "target": target}), table
 
     def encode(self, tokenizer: Any, rows: pa.Table, task: Task, *, max_length: int, where: str) -> pa.Table:

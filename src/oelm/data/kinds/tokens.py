@@ -255,8 +255,8 @@ def _checked(tag: str, where: str) -> str:
 
 
 def _read_lists(table: pa.Table, task: Task, path: Path) -> list[Sentence]:
-    words = _list_column(table, (*task.columns, "tokens", "words"), path)
-    tags = _list_column(table, (task.label, "ner_tags", "tags"), path)
+    words = _list_column(table, task.usual_columns(task.columns, "tokens", "words"), path)
+    tags = _list_column(table, task.usual_columns((task.label,), "ner_tags", "tags"), path)
     names = _tag_names(table, tags, task)
     sentences: list[Sentence] = []
     for row, (some, numbers) in enumerate(zip(table[words].to_pylist(), table[tags].to_pylist(), strict=True)):
