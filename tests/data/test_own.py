@@ -7,7 +7,8 @@ import pytest
 from pyarrow import parquet
 
 import oelm
-from oelm.data.own import name_columns
+from oelm.data.cache import cached_dir
+from oelm.data.own import HubName, find_on_hub, name_columns
 from oelm.data.sources import find_source
 from oelm.data.splits import SplitReader
 from oelm.data.tasks import TASKS, Task, task_named
@@ -117,6 +118,37 @@ def test_a_task_can_be_registered_without_labels(tmp_path, monkeypatch):
     write_csv(tmp_path / "mine.csv", (1, 2.5), texts=("body",), label="price")
     price = oelm.register_task(Task(name="price", kind="regression", label="price", metric="pearson", **common))
     assert SplitReader(find_source(price, None), 4).tables()["train"]["label"][0].as_py() in (1.0, 2.5)
+
+
+TRAIN = {"train": ("easy/train.csv",)}
+EASY = [
+    {"split": "train", "path": "easy/train.csv"},
+    {"split": "train_extra", "path": "easy/more.csv"},
+    {"split": "dev", "path": ["easy/dev.csv"]},
+]
+
+
+@pytest.mark.parametrize(
+    ("files", "splits", "found"),
+    [
+        (EASY, {}, {**TRAIN, "validation": ("easy/dev.csv",)}),
+        ([*EASY, {"split": "validation", "path": "easy/more.csv"}], {}, {**TRAIN, "validation": ("easy/more.csv",)}),
+        (EASY, {"train": "train_extra"}, {"train": ("easy/more.csv",)}),
+        (EASY[:2], {}, TRAIN),  # validation.csv is of the other configuration
+        ("easy/*.csv", {}, {"train": ("easy/dev.csv", "easy/more.csv", "easy/train.csv")}),
+        (["easy/train.csv"], {}, TRAIN),
+        (None, {}, {**TRAIN, "validation": ("easy/dev.csv",)}),  # the files of its folder
+    ],
+)
+def test_a_card_has_the_last_word_about_its_configuration(files, splits, found, tmp_path, monkeypatch):
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path))
+    names = ["easy/dev.csv", "easy/more.csv", "easy/train.csv", "hard/train.csv", "hard/validation.csv"]
+    configs = [{"config_name": "easy", "data_files": files}, {"config_name": "hard", "data_files": "hard/train.csv"}]
+    listing = json.dumps({"commit": "0" * 40, "files": names, "configs": configs})
+    asked = {"repo": "some/cards", "revision": None}
+    cached_dir("hub", asked, lambda folder: (folder / "listing.json").write_text(listing) and None)
+    task = find_on_hub(task_named("classification"), HubName(repo="some/cards", config="easy", splits=splits))
+    assert task.hub.files == found
 
 
 # -- what is wrong ------------------------------------------------------------------------------------------------
