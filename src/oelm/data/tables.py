@@ -66,7 +66,7 @@ def guess_task(path: Path, columns: Mapping[str, str]) -> str:
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     tables = [file for file in files if file.suffix.lower() in TABLES]
     if not tables:
-        return "text"
+        return "tokens" if any(file.suffix.lower() in TAGGED for file in files) else "text"
     first = next((file for file in tables if file.stem.lower().startswith("train")), tables[0])
     label = columns.get("label", "label")
     task = replace(TASKS["classification"], label=label)
