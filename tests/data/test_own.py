@@ -85,6 +85,19 @@ def test_two_texts_are_pairs_without_a_word(tmp_path):
         read("pairs", one)
 
 
+@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("other", ["test.csv", "train-1.csv"])
+def test_all_files_have_as_many_texts(task, other, tmp_path):
+    write_csv(tmp_path / "train-0.csv", (1, 2))
+    write_csv(tmp_path / other, (1, 2), texts=("text_a", "text_b"), start=40)
+    with pytest.raises(DataError, match=rf"no column text for task(.*\n)*.*{other}(.*\n)*.*have one text each"):
+        read(task, tmp_path).tables()
+    write_csv(tmp_path / "train-0.csv", (1, 2), texts=("text_a", "text_b"))
+    write_csv(tmp_path / other, (1, 2), start=40)
+    with pytest.raises(DataError, match=rf"no column text_a and text_b for task(.*\n)*.*{other}"):
+        read(task, tmp_path).tables()
+
+
 @pytest.mark.parametrize("texts", [("text",), ("text_a", "text_b")])
 def test_a_regression_has_numbers(texts, tmp_path):
     reader = read("regression", write_csv(tmp_path / "mine.csv", ("0.5", 1, "2e0", -3), texts=texts))
