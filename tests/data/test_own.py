@@ -186,6 +186,9 @@ def rows_of(*labels):
         ("regression", rows_of("1", "inf"), r"label 'inf' in row 1 is not a number"),
         ("regression", rows_of("1", ""), r"1 of 2 rows have no label"),
         ("regression", rows_of("2", "2"), r"all training rows have the label 2"),
+        ("regression", rows_of(), r"the file has no rows"),
+        ("classification", rows_of(), r"the file has no rows"),
+        ("classification", rows_of("1", "2" * 5000), r"label 2{40} \.\.\. in row 1 is a number of 5,000 digits"),
     ],
 )
 def test_bad_rows_are_refused(task, content, what, tmp_path):

@@ -340,6 +340,8 @@ def _own_labels(table: pa.Table, task: Task, path: Path) -> pa.Array:
     """Names, or the numbers of a regression."""
     name = _label_column(table, task, path)
     values = table[name]
+    if table.num_rows == 0:
+        raise DataError("the file has no rows", where=str(path), hint="check that it is complete")
     if not _is_utf8(values):
         raise DataError(f"column '{name}' is not valid UTF-8", where=str(path), hint=explain_encoding(path))
     return convert_labels(values, task, where=f"{path}, column '{name}'")
