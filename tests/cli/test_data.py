@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+import tiny_kinds
 import tiny_study
 from loopback_hub import COMMIT, loopback_hub
 from oelm.cli.main import main
@@ -66,6 +67,35 @@ def test_numbers_pairs_and_text_are_recognized(run, tmp_path):
     assert "many\\x1b[31m\\nwords" in out, "nothing in a file colors the terminal"
     (tmp_path / "b.csv").write_text("review,stars\nwell,1\nbad,2\n")
     assert "2 labels" in run("b.csv", "--column", "text=review", "--column", "label=stars")[1]
+
+
+def test_other_kinds_are_shown(run, tmp_path):
+    for split, name in (("train", "Ada"), ("test", "Eve")):
+        lines = [f"{name}{row} B-PER\nsaw O\nRome{row} B-LOC\n" for row in range(20)]
+        (tmp_path / f"{split}.conll").write_text("\n".join(lines))
+    code, out, _ = run("train.conll")
+    assert code == 0
+    assert "train.conll: tokens, text in tokens, 3 labels" in out
+    assert "B-PER     20" in out
+    assert "[B-PER O B-LOC] Ada19 saw Rome19" in out
+    found = json.loads(run(".", "--json")[1])
+    assert {name: split["labels"]["O"] for name, split in found["splits"].items()} == {"train": 20, "test": 20}
+    row = {"context": "Ada saw Rome", "question": "Who?", "answers": {"text": ["Ada"], "answer_start": [0]}}
+    (tmp_path / "qa.jsonl").write_text(json.dumps(row) + "\n")
+    assert "Who? | Ada saw Rome" in run("qa.jsonl", "--task", "qa")[1].splitlines()
+    (tmp_path / "pairs.csv").write_text("source,target\none two,two\n")
+    assert "one two" in run("pairs.csv", "--task", "seq2seq")[1].splitlines()
+
+
+@pytest.mark.parametrize("kind", ["tokens", "qa", "seq2seq"])
+def test_a_study_of_another_kind_is_shown(kind, run, tmp_path):
+    content = getattr(tiny_kinds, f"{kind}_study")(tmp_path)
+    code, out, errors = run(tiny_study.write_study(tmp_path, content), "--json")
+    assert code == 0, errors
+    found = json.loads(out)
+    assert (found["kind"], len(found["examples"])) == (kind, 3)
+    assert set(found["splits"]) == {"train", "validation", "test-test"}
+    assert bool(found["splits"]["train"]["labels"]) == (kind == "tokens")
 
 
 def test_a_task_and_a_study_are_shown(run, tmp_path):

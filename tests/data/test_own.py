@@ -7,7 +7,8 @@ import pytest
 from pyarrow import parquet
 
 import oelm
-from oelm.data.own import name_columns
+from oelm.data.cache import cached_dir
+from oelm.data.own import HubName, find_on_hub, name_columns
 from oelm.data.sources import find_source
 from oelm.data.splits import SplitReader
 from oelm.data.tasks import TASKS, Task, task_named
@@ -84,6 +85,19 @@ def test_two_texts_are_pairs_without_a_word(tmp_path):
         read("pairs", one)
 
 
+@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("other", ["test.csv", "train-1.csv"])
+def test_all_files_have_as_many_texts(task, other, tmp_path):
+    write_csv(tmp_path / "train-0.csv", (1, 2))
+    write_csv(tmp_path / other, (1, 2), texts=("text_a", "text_b"), start=40)
+    with pytest.raises(DataError, match=rf"no column text for task(.*\n)*.*{other}(.*\n)*.*have one text each"):
+        read(task, tmp_path).tables()
+    write_csv(tmp_path / "train-0.csv", (1, 2), texts=("text_a", "text_b"))
+    write_csv(tmp_path / other, (1, 2), start=40)
+    with pytest.raises(DataError, match=rf"no column text_a and text_b for task(.*\n)*.*{other}"):
+        read(task, tmp_path).tables()
+
+
 @pytest.mark.parametrize("texts", [("text",), ("text_a", "text_b")])
 def test_a_regression_has_numbers(texts, tmp_path):
     reader = read("regression", write_csv(tmp_path / "mine.csv", ("0.5", 1, "2e0", -3), texts=texts))
@@ -119,6 +133,37 @@ def test_a_task_can_be_registered_without_labels(tmp_path, monkeypatch):
     assert SplitReader(find_source(price, None), 4).tables()["train"]["label"][0].as_py() in (1.0, 2.5)
 
 
+TRAIN = {"train": ("easy/train.csv",)}
+EASY = [
+    {"split": "train", "path": "easy/train.csv"},
+    {"split": "train_extra", "path": "easy/more.csv"},
+    {"split": "dev", "path": ["easy/dev.csv"]},
+]
+
+
+@pytest.mark.parametrize(
+    ("files", "splits", "found"),
+    [
+        (EASY, {}, {**TRAIN, "validation": ("easy/dev.csv",)}),
+        ([*EASY, {"split": "validation", "path": "easy/more.csv"}], {}, {**TRAIN, "validation": ("easy/more.csv",)}),
+        (EASY, {"train": "train_extra"}, {"train": ("easy/more.csv",)}),
+        (EASY[:2], {}, TRAIN),  # validation.csv is of the other configuration
+        ("easy/*.csv", {}, {"train": ("easy/dev.csv", "easy/more.csv", "easy/train.csv")}),
+        (["easy/train.csv"], {}, TRAIN),
+        (None, {}, {**TRAIN, "validation": ("easy/dev.csv",)}),  # the files of its folder
+    ],
+)
+def test_a_card_has_the_last_word_about_its_configuration(files, splits, found, tmp_path, monkeypatch):
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path))
+    names = ["easy/dev.csv", "easy/more.csv", "easy/train.csv", "hard/train.csv", "hard/validation.csv"]
+    configs = [{"config_name": "easy", "data_files": files}, {"config_name": "hard", "data_files": "hard/train.csv"}]
+    listing = json.dumps({"commit": "0" * 40, "files": names, "configs": configs})
+    asked = {"repo": "some/cards", "revision": None}
+    cached_dir("hub", asked, lambda folder: (folder / "listing.json").write_text(listing) and None)
+    task = find_on_hub(task_named("classification"), HubName(repo="some/cards", config="easy", splits=splits))
+    assert task.hub.files == found
+
+
 # -- what is wrong ------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +186,9 @@ def rows_of(*labels):
         ("regression", rows_of("1", "inf"), r"label 'inf' in row 1 is not a number"),
         ("regression", rows_of("1", ""), r"1 of 2 rows have no label"),
         ("regression", rows_of("2", "2"), r"all training rows have the label 2"),
+        ("regression", rows_of(), r"the file has no rows"),
+        ("classification", rows_of(), r"the file has no rows"),
+        ("classification", rows_of("1", "2" * 5000), r"label 2{40} \.\.\. in row 1 is a number of 5,000 digits"),
     ],
 )
 def test_bad_rows_are_refused(task, content, what, tmp_path):

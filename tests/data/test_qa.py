@@ -93,6 +93,8 @@ def test_what_is_wrong_with_a_row_is_said(tmp_path, change, said):
         ({"data": [{"title": "one"}]}, "form of SQuAD.*article 0.*'paragraphs'"),
         ({"data": 7}, "form of SQuAD"),
         (as_squad([ROW | {"id": "7", "answers": {"text": ["Bo"], "answer_start": [0]}}]), "question 7.*is 'Ad'"),
+        (as_squad([ROW | {"id": "7", "question": "Who\ud800?"}]), r"a question is not valid Unicode.*7.*'.ud800'"),
+        (as_squad([ROW | {"id": "7", "context": "Ada \ud800"}]), "a context is not valid Unicode.*question 7"),
     ],
 )
 def test_what_is_wrong_with_a_file_of_squad_is_said(tmp_path, content, said):

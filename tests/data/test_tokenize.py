@@ -14,7 +14,7 @@ from pyarrow import parquet
 import zoo
 from oelm.data.sources import find_source
 from oelm.data.splits import SplitReader
-from oelm.data.tasks import task_named
+from oelm.data.tasks import Task, task_named
 from oelm.data.tokenize import (
     TokenizedTask,
     Windows,
@@ -99,6 +99,32 @@ def test_what_is_held_out_is_a_function_of_the_task_alone(sst2, monkeypatch, tmp
     monkeypatch.setenv("OELM_CACHE", str(tmp_path / "another"))
     assert prepared(SST2, sst2, validation=10, max_length=16).validation.rows.tolist() == first
     assert first != list(range(10)), "but not the first rows"
+
+
+def test_a_task_that_is_registered_anew_is_tokenized_anew(tmp_path):
+    texts = [f"film number {number}" for number in range(40)]
+    rows = {"text": texts, "plot": texts[::-1], "label": ["a", "b"] * 20, "fine": ["a", "a", "b", "b"] * 10}
+    folder = write(tmp_path / "mine", train=rows)
+
+    def made(**changes):
+        given = {"labels": ("a", "b"), "held_out": 4} | changes
+        return prepared(Task(name="mine", kind="classification", **given), folder, validation=4)
+
+    first = made()
+    others = [made(label="fine"), made(labels=("b", "a")), made(columns=("plot",)), made(held_out=2)]
+    assert len({first.facts.data, *(one.facts.data for one in others)}) == 5
+    names = dict(zip(texts, rows["fine"], strict=True))
+    assert [names[text] for text in texts_of(first, others[0].train)] == ["ab"[one] for one in others[0].train.labels]
+    assert others[1].train.labels.tolist() == [1 - one for one in first.train.labels]
+    assert made().facts == first.facts
+
+
+def test_the_fingerprint_of_a_shipped_task_is_as_in_old_records(tmp_path):
+    (tmp_path / "rows").mkdir()
+    for split in ("train", "validation"):
+        rows = [f"{split} {number},{number % 2}" for number in range(20)]
+        (tmp_path / "rows" / f"{split}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    assert prepared(SST2, tmp_path / "rows", validation=2).facts.data == "7a363d86c5f3a81e259b80c8f1cdc035"
 
 
 def test_report_is_held_out_where_there_is_no_split(tmp_path):

@@ -140,7 +140,8 @@ def _overlap_lines(overlap: tuple[Overlap, ...], splits: int) -> Iterator[str]:
 
 
 def _example_line(example: Example) -> str:
-    label = "" if example.label is None else f"[{_shorten(str(example.label))}] "
+    said = " ".join(example.label) if isinstance(example.label, tuple) else example.label
+    label = "" if said is None else f"[{_shorten(str(said))}] "
     return label + " | ".join(map(_shorten, example.texts))
 
 

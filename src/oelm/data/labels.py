@@ -31,6 +31,12 @@ def convert_labels(values: pa.ChunkedArray, task: Task, *, where: str) -> pa.Arr
     for number, value in enumerate(known):
         if converted[number] is None and not _is_missing(value):
             row = pc.index(encoded.indices, number).as_py()
+            if not is_regression:
+                raise DataError(
+                    f"label {value.strip()[:40]} ... in row {row} is a number of {len(value.strip()):,} digits",
+                    where=where,
+                    hint="names or smaller numbers, or another column: data: {columns: {label: NAME}}",
+                )
             raise DataError(
                 f"label {shorten(repr(value), 80, placeholder=' ...')} in row {row} is not a number",
                 where=where,
@@ -104,12 +110,16 @@ def _is_missing(value: Any) -> bool:
 
 
 def _as_name(value: Any) -> str | None:
+    """None if it is missing, or a whole number of more digits than Python converts."""
     if _is_missing(value):
         return None
     if isinstance(value, bool):
         return str(value).lower()
     whole = _WHOLE.fullmatch(str(value))
-    return str(int(whole[1])) if whole else str(value)
+    try:
+        return str(int(whole[1])) if whole else str(value)
+    except ValueError:
+        return None
 
 
 def _as_number(value: Any) -> float | None:

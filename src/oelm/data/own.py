@@ -10,7 +10,7 @@ from textwrap import shorten
 from typing import Any
 
 from oelm.data.cache import cached_dir
-from oelm.data.sources import TABLES, TEXTS, is_of_split
+from oelm.data.sources import TABLES, TEXTS, is_of_split, names_of_split
 from oelm.data.tasks import Hub, Task
 from oelm.errors import DataError, did_you_mean
 from oelm.hub import why_unreachable
@@ -104,7 +104,7 @@ def _ask(name: HubName) -> _Listing:
 
 def _files_of(role: str, name: HubName, listing: _Listing) -> tuple[str, ...]:
     patterns = _patterns(role, name, listing.configs)
-    if patterns:
+    if patterns is not None:
         return tuple(file for file in listing.files if any(fnmatch(file, pattern) for pattern in patterns))
     split = name.splits.get(role, role)
     return tuple(file for file in listing.files if _has_name(file, split, name.config))
@@ -131,13 +131,13 @@ def _configs(card: Path) -> list[Any]:
     return [one for one in configs if isinstance(one, dict)] if isinstance(configs, list) else []
 
 
-def _patterns(role: str, name: HubName, configs: Sequence[Any]) -> list[str]:
-    """The files of a split by pattern, as the study says, or as the card does."""
+def _patterns(role: str, name: HubName, configs: Sequence[Any]) -> list[str] | None:
+    """The files of a split by pattern, as the study says, or as the card does; None if neither says anything."""
     split = name.splits.get(role, role)
     if "*" in split or PurePosixPath(split).suffix.lower() in TABLES:
         return [split]
     if not configs:
-        return []
+        return None
     names = [str(one.get("config_name")) for one in configs]
     wanted = name.config or (names[0] if len(names) == 1 else "default")
     chosen = next((one for one in configs if str(one.get("config_name")) == wanted), None)
@@ -152,13 +152,18 @@ def _patterns(role: str, name: HubName, configs: Sequence[Any]) -> list[str]:
     return _card_patterns(chosen.get("data_files"), split)
 
 
-def _card_patterns(files: Any, split: str) -> list[str]:
-    rows = files if isinstance(files, list) else [{"split": "train", "path": files}] if isinstance(files, str) else []
-    found = [
-        one.get("path") for one in rows if isinstance(one, dict) and is_of_split(Path(str(one.get("split"))), split)
-    ]
-    paths = [path for one in found for path in (one if isinstance(one, list) else [one])]
-    return [str(path) for path in paths if path]
+def _card_patterns(files: Any, split: str) -> list[str] | None:
+    """None of a card that does not say which files a configuration has; else its answer is all there is: files of the
+    same names may be those of other configurations."""
+    by_split: dict[str, list[str]] = {}
+    for one in files if isinstance(files, list) else [files]:
+        row = one if isinstance(one, dict) else {"split": "train", "path": one}
+        if row.get("split") and row.get("path"):
+            paths = row["path"] if isinstance(row["path"], list) else [row["path"]]
+            by_split.setdefault(str(row["split"]).lower(), []).extend(map(str, paths))
+    if not by_split:
+        return None
+    return next((by_split[known] for known in (split.lower(), *names_of_split(split)) if known in by_split), [])
 
 
 def _has_name(file: str, split: str, config: str | None) -> bool:

@@ -131,7 +131,7 @@ def _by_split(task: Task, folder: Path) -> dict[str, list[Path]]:
     files = _files_in(folder)
     found = {}
     for split in _local_splits(task):
-        for alias in _ALIASES.get(split, (split,)):
+        for alias in names_of_split(split):
             named = [file for file in files if _has_name(file, alias)]
             if len({file.suffix.lower() for file in named}) > 1:
                 raise DataError(
@@ -160,9 +160,14 @@ def _check_parts(split: str, files: Sequence[Path]) -> None:
         )
 
 
+def names_of_split(split: str) -> tuple[str, ...]:
+    """Its own, and those that are accepted for it."""
+    return _ALIASES.get(split, (split,))
+
+
 def is_of_split(file: Path, split: str) -> bool:
     """Whether a file has the name of a split, or one that is accepted for it."""
-    return any(_has_name(file, alias) for alias in _ALIASES.get(split, (split,)))
+    return any(_has_name(file, alias) for alias in names_of_split(split))
 
 
 def _has_name(file: Path, split: str) -> bool:
@@ -189,7 +194,7 @@ def _check_splits(task: Task, found: Mapping[str, Sequence[Path]], path: str) ->
         raise DataError(
             f"no file for the split '{missing[0]}' of task '{task.name}'",
             where=path,
-            why=f"looked for {' or '.join(f'{alias}.*' for alias in _ALIASES.get(missing[0], (missing[0],)))}",
+            why=f"looked for {' or '.join(f'{alias}.*' for alias in names_of_split(missing[0]))}",
             hint=f"files named {', '.join(required)} with the extension {', '.join(TABLES)}; "
             "or path: {" + ", ".join(f"{split}: FILE" for split in required) + "}",
         )

@@ -1,13 +1,17 @@
 """Summary of data: rows, labels, lengths, what splits have in common, and a few examples. No torch."""
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from oelm.data.documents import read_documents
+from oelm.data.kinds.kind import read_rows_of
+from oelm.data.kinds.table import TASK_KINDS
 from oelm.data.overlap import TextOrPair
 from oelm.data.sources import Source
 from oelm.data.splits import SplitReader, divide
@@ -23,8 +27,8 @@ _EXAMPLES = 3
 class Example:
     texts: tuple[str, ...]
     """One, or the two of a pair."""
-    label: str | float | None
-    """Name of the class, or number; None of text for language modeling."""
+    label: str | float | tuple[str, ...] | None
+    """Name of the class, number, or the tags of the words; None of other kinds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,7 @@ class SplitSummary:
     rows: int
     """Examples, or documents of text."""
     labels: dict[str, int]
-    """Of a classification: how many rows have each."""
+    """Of a classification: how many rows have each; of tags, how many words."""
     numbers: tuple[float, ...]
     """Of a regression: the `QUANTILES` of the labels."""
     characters: tuple[int, ...]
@@ -48,7 +52,7 @@ class DataSummary:
     columns: tuple[str, ...]
     """Of the text."""
     labels: tuple[str, ...]
-    """The classes, in the order of their indices."""
+    """The classes, in the order of their indices; of tags, those of all splits."""
     hub: str | None
     """`owner/name@commit`, if they are from there."""
     files: dict[str, tuple[str, ...]]
@@ -75,7 +79,13 @@ def summarize_source(source: Source) -> DataSummary:
     if task.kind == "language-modeling":
         rows = {name: _documents_of(source, name) for name in names}
     else:
-        rows = {name: _rows_of(read_rows(source, name), task) for name in names}
+        kind = TASK_KINDS.get(task.kind)
+        tables = {
+            name: read_rows(source, name) if kind is None else read_rows_of(kind, source.files[name], task)
+            for name in names
+        }
+        source = _find_tags(source, tables)
+        rows = {name: _rows_of(table, task) for name, table in tables.items()}
 
     def reading(name: str) -> Callable[[], Iterable[TextOrPair]]:
         return lambda: (tuple((text,) for text in one.texts) for one in rows[name]())
@@ -97,9 +107,9 @@ def summarize_splits(reader: SplitReader) -> DataSummary:
     """The splits by role, as a study divides them."""
     source, task = reader.source, reader.task
     if task.kind != "language-modeling":
-        return _summarize(
-            source, {name: _rows_of(table, task) for name, table in reader.tables().items()}, reader.division.overlap
-        )
+        tables = reader.tables()
+        rows = {name: _rows_of(table, task) for name, table in tables.items()}
+        return _summarize(_find_tags(source, tables), rows, reader.division.overlap)
     names = ["train", *reader.division.held_out, *reader.published]
 
     def documents(name: str) -> _Rows:
@@ -114,9 +124,22 @@ def _documents_of(source: Source, split: str) -> _Rows:
     return lambda: (Example(texts=("".join(parts),), label=None) for parts in read_documents(source, split))
 
 
+def _find_tags(source: Source, tables: dict[str, pa.Table]) -> Source:
+    """The source with the tags of all splits, if its task is about tags."""
+    if source.task.kind != "tokens":
+        return source
+    tags = pa.concat_tables([table.select(["tags"]) for table in tables.values()])
+    labels = TASK_KINDS["tokens"].find_labels(tags, source.task)
+    return replace(source, task=replace(source.task, labels=labels))
+
+
 def _rows_of(table: pa.Table, task: Task) -> _Rows:
     texts = [table[name].to_pylist() for name in table.column_names if name.startswith("text")]
-    labels = table["label"].to_pylist()
+    labels: list[Any] = [None] * table.num_rows
+    if task.kind == "tokens":
+        labels = [tuple(tags) for tags in table["tags"].to_pylist()]
+    elif task.kind not in TASK_KINDS:
+        labels = table["label"].to_pylist()
     if task.kind == "classification":
         labels = [task.labels[label] for label in labels]
     return lambda: (
@@ -153,12 +176,14 @@ def _summarize(
 
 
 def _summarize_split(rows: Iterable[Example], task: Task) -> SplitSummary:
-    characters, words, labels = [], [], []
+    characters: list[int] = []
+    words: list[int] = []
+    labels: list[Any] = []
     for row in rows:
         characters.append(sum(map(len, row.texts)))
         words.append(sum(len(text.split()) for text in row.texts))
         labels.append(row.label)
-    counts = Counter(labels) if task.kind == "classification" else {}
+    counts: Counter[Any] = Counter(itertools.chain.from_iterable(labels) if task.kind == "tokens" else labels)
     return SplitSummary(
         rows=len(characters),
         labels={name: counts[name] for name in task.labels},

@@ -50,7 +50,7 @@ def find_labels(source: Source) -> Source:
     for path, table in tables.items():
         _check_names(table, path)
     first, *_ = tables
-    task = replace(task, columns=_text_columns(tables[first], task, first))
+    task = replace(task, columns=_text_columns(tables[first], task, first, may_be_pairs=True))
     labels = pa.concat_arrays([_own_labels(table, task, path) for path, table in tables.items()])
     where = f"{first}, column '{_label_column(tables[first], task, first)}'"
     if task.kind == "regression":
@@ -66,7 +66,7 @@ def guess_task(path: Path, columns: Mapping[str, str]) -> str:
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     tables = [file for file in files if file.suffix.lower() in TABLES]
     if not tables:
-        return "text"
+        return "tokens" if any(file.suffix.lower() in TAGGED for file in files) else "text"
     first = next((file for file in tables if file.stem.lower().startswith("train")), tables[0])
     label = columns.get("label", "label")
     task = replace(TASKS["classification"], label=label)
@@ -262,13 +262,16 @@ def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None =
     return pa.table(columns)
 
 
-def _text_columns(table: pa.Table, task: Task, path: Path) -> tuple[str, ...]:
-    """The names of one or two columns of text, as the task has them or as any local file may."""
+def _text_columns(table: pa.Table, task: Task, path: Path, *, may_be_pairs: bool = False) -> tuple[str, ...]:
+    """The names of one or two columns of text, as the task has them or as any local file may.
+
+    Whether the rows of a task for one text are pairs after all, one file says for all others.
+    """
     have = table.column_names
-    default = _output_names(task.columns)
+    default, pair = _output_names(task.columns), ("text_a", "text_b")
     usual = [] if task.only_these_columns else [default]
-    if task.is_own and task.columns == ("text",) and not task.only_these_columns:
-        usual += [("text_a", "text_b")]
+    if may_be_pairs and task.columns == ("text",) and not task.only_these_columns:
+        usual += [pair]
     for names in (task.columns, *usual):
         if set(names) <= set(have):
             return names
@@ -276,6 +279,7 @@ def _text_columns(table: pa.Table, task: Task, path: Path) -> tuple[str, ...]:
     raise DataError(
         f"no column {' and '.join(task.columns)} for task '{task.name}'{did_you_mean(missing, have)}",
         where=f"{path}, with the columns {_shorten(', '.join(have[:12]))}",
+        why="the training rows have one text each" if task.is_own and set(pair) <= set(have) else None,
         hint=f"name them {' and '.join(default)}, or say which they are: "
         f"data: {{columns: {{{', '.join(f'{name}: NAME' for name in default)}}}}}",
     )
@@ -336,6 +340,8 @@ def _own_labels(table: pa.Table, task: Task, path: Path) -> pa.Array:
     """Names, or the numbers of a regression."""
     name = _label_column(table, task, path)
     values = table[name]
+    if table.num_rows == 0:
+        raise DataError("the file has no rows", where=str(path), hint="check that it is complete")
     if not _is_utf8(values):
         raise DataError(f"column '{name}' is not valid UTF-8", where=str(path), hint=explain_encoding(path))
     return convert_labels(values, task, where=f"{path}, column '{name}'")

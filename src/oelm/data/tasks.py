@@ -298,6 +298,9 @@ TASKS: dict[str, Task] = {
     )
 }
 
+SHIPPED_TASKS = frozenset(TASKS)
+"""The names of those that come with the library; what they stand for never changes."""
+
 # Of the test split that is compared, as it is published: what can be decided is known before anything is loaded.
 TEST_EXAMPLES = {
     "sst2": 872,

@@ -24,7 +24,7 @@ from oelm.data.kinds.kind import Encoded, check_scorer
 from oelm.data.kinds.table import TASK_KINDS
 from oelm.data.sources import Source
 from oelm.data.splits import Division, SplitReader
-from oelm.data.tasks import Task
+from oelm.data.tasks import SHIPPED_TASKS, Task
 from oelm.errors import DataError
 from oelm.facts import Overlap, TaskFacts
 from oelm.hub import why_not_fetched
@@ -33,6 +33,8 @@ PrepareCallback = Callable[[str, int, int], None]
 """Called with (description, done, total) during a long computation; `total` is 0 where it is unknown."""
 
 _FORMAT = 2  # of the cache; a change of what is written here needs a new number
+# Of a task that is registered: what decides about its rows, as its name may stand for something else tomorrow.
+_DEFINED = ("kind", "columns", "label", "labels", "validation", "test", "held_out", "has_phrases", "rows")
 _BATCH_TEXTS = 1000  # tokenized at a time
 _BLOCK = 2**20  # tokens looked at together
 _UNKNOWN = "<|unknown|>"  # a word that no training text has
@@ -144,6 +146,7 @@ def tokenize_task(
         **({} if limit is None else {"limit": limit}),
         **({"columns": [*task.columns, task.label]} if task.only_these_columns else {}),
         **({"max_target": task.max_target} if task.kind == "seq2seq" else {}),
+        **({} if task.name in SHIPPED_TASKS else {"defined": {name: getattr(task, name) for name in _DEFINED}}),
     }
 
     def check_unchanged() -> None:

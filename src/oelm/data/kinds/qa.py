@@ -327,6 +327,11 @@ def _question(text: Any, context: Any, answers: list[Any], starts: list[Any], wh
     for name, value in (("question", text), ("context", context)):
         if not isinstance(value, str) or not value.strip():
             raise DataError(f"a {name} is empty, or not a text", where=where, hint="leave it out")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            why = f"character {error.start} is {value[error.start]!r}, half of a pair"
+            raise DataError(f"a {name} is not valid Unicode", where=where, why=why, hint="leave it out") from error
     if len(answers) != len(starts):
         raise DataError(f"{len(answers)} answers and {len(starts)} starts", where=where, hint=_EXAMPLE)
     for answer, start in zip(answers, starts, strict=True):
