@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, GPT2Config
 
 import oelm
+import tiny_kinds
 import tiny_study
 from oelm.analysis.checks.design import check_results
 from oelm.cli.main import main
@@ -30,7 +31,7 @@ from oelm.runs.record import RECORD_FILE, Failure
 from oelm.study.cells import Cell, resolve_cell
 from oelm.study.load import study_from_dict
 from oelm.train.cell import build_cell_model, load_data
-from oelm.train.origin import locate_origin
+from oelm.train.origin import check_frozen_as_saved, locate_origin
 from oelm.train.progress import Progress
 from running import StopsAt, bits_of, weights_of
 
@@ -134,6 +135,36 @@ def test_only_layers_that_were_still_frozen_at_the_end_are_frozen(made):
     spec = resolve_cell(made[1], Cell(arm="baseline", seed=0))
     spec = replace(spec, recipe=replace(spec.recipe, model=replace(spec.recipe.model, arm="thawed")))
     assert locate_origin(spec).treatment == oelm.Treatment(freeze="qk", layers=(0,))
+
+
+def test_layers_of_an_encoder_decoder_are_attentions_not_blocks(made, tmp_path):
+    first = tiny_kinds.seq2seq_study(tmp_path)
+    first["study"] = "first"
+    first["arms"]["thawed"] = {"freeze": "qk", "unfreeze": {"start": 0.7, "end": 1.0}}
+    oelm.run(study_from_dict(first), out=tmp_path, cells=["thawed/seed-0"])
+    content = tiny_kinds.seq2seq_study(tmp_path)
+    content["study"] = "second"
+    content["recipe"]["model"] = {"from": str(tmp_path / "first"), "arm": "thawed"}
+    content["arms"]["oelm-freeze"] = {"overrides": {"model.freeze": "none"}}
+    second = study_from_dict(content)
+    saved = read_oelm_json(tmp_path / "first/thawed/seed-0/model").frozen
+    assert not any(key.startswith("decoder.block.1.") for key in saved)
+    assert any(key.startswith("decoder.block.0.") for key in saved)
+    assert locate_origin(resolve_cell(second, Cell(arm="baseline", seed=0))).treatment.layers == (0, 1, 2)
+    record = oelm.run(second, out=tmp_path, cells=["baseline/seed-0"]).of("baseline")[0]
+    assert record.status == "done", record.error
+    assert read_oelm_json(tmp_path / "second/baseline/seed-0/model").frozen == saved
+
+
+def test_what_is_not_frozen_although_it_was_is_refused(made):
+    spec = resolve_cell(made[1], Cell(arm="oelm-freeze", seed=0))
+    recipe = locate_origin(spec).recipe
+    model = build_cell_model(recipe, load_data(recipe, Progress()), seed=0)
+    applied = oelm.apply(model, freeze="qk", init="keep")
+    check_frozen_as_saved(spec, applied)
+    applied.unfreeze([1])
+    with pytest.raises(oelm.StudyError, match="2 weights to keep frozen"):
+        check_frozen_as_saved(spec, applied)
 
 
 def test_new_heads_of_a_seed_are_the_same_in_every_arm(made):

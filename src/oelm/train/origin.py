@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -242,14 +242,21 @@ def check_frozen_as_saved(spec: CellSpec, applied: Applied) -> None:
 
     model, frozen = find_origin(spec).model, applied.frozen_hashes
     saved = read_oelm_json(model).frozen
-    differing = [key for key, digest in saved.items() if frozen.get(key, digest) != digest]
+    names = {key: _name_in(frozen, key) for key in saved}
+    differing = [key for key, digest in saved.items() if frozen.get(names[key]) != digest]
     if differing:
         raise StudyError(
             f"{len(differing)} weights to keep frozen are not those that the first study froze",
             where="\n".join([str(model), *differing[:8]]),
-            why="they were changed after they were saved",
+            why="they were changed after they were saved, or are not frozen here",
             hint="the folder as that study left it: run its cell once more, in another --out",
         )
+
+
+def _name_in(frozen: Collection[str], key: str) -> str:
+    """What a saved weight is called here, where the model, or the one saved, may be inside another or an adapter."""
+    alike = (one for one in frozen if f".{one}".endswith(f".{key}") or f".{key}".endswith(f".{one}"))
+    return key if key in frozen else next(alike, key)
 
 
 def locate_origin(spec: CellSpec) -> CellSpec:
@@ -281,13 +288,14 @@ def _treatment(spec: CellSpec, found: FoundOrigin) -> Treatment:
 
 def _frozen_there(found: FoundOrigin) -> Treatment | None:
     """The freezing of a saved model as a treatment: its layers that were still frozen at the end. None if none were."""
-    from oelm.heads.save import read_oelm_json
+    from oelm.heads.save import read_oelm_json, saved_slices
+    from oelm.models.load import load_config, meta_model
 
     saved = read_oelm_json(found.model)
     if not saved.frozen:
         return None
     layers = saved.treatment.layers
-    if saved.unfrozen:  # whole layers are unfrozen, and their numbers are in the names of their weights
-        numbers = {next(int(part) for part in key.split(".") if part.isdecimal()) for key in saved.frozen}
-        layers = tuple(sorted(numbers))
+    if saved.unfrozen:  # whole layers are; their numbers are not those in names, where a block has several attentions
+        _, frozen = saved_slices(meta_model(load_config(found.model)), saved, found.model)
+        layers = tuple(sorted({one.projection.layer for one in frozen}))
     return Treatment(freeze=saved.treatment.freeze, bias=saved.treatment.bias, layers=layers)
