@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from transformers import BertConfig, GPT2Config
 
 import oelm
@@ -347,6 +348,32 @@ def test_a_tokenizer_that_does_not_fit_is_refused(made, runs):
     path.write_text(json.dumps(content))
     with pytest.raises(oelm.OelmError, match="is not the one that it was trained with"):
         oelm.run(study_from(made, runs), out=runs, cells=["baseline/seed-0"])
+
+
+def test_a_tokenizer_that_truncates_is_the_same_after_it_was_saved_without(made, tmp_path):
+    """As that of minilm-l6, which cuts at 128 tokens and fills up to them."""
+    data = made[0] / "data"
+    texts = [text for text, _ in tiny_study.texts(240, seed=1)]
+    path = tiny_kinds.save_bert(tmp_path / "bert", texts) / "tokenizer.json"
+    words = Tokenizer.from_file(str(path))
+    words.enable_truncation(128)
+    words.enable_padding(length=128)
+    words.save(str(path))
+    first = tiny_study.study(data, model={"name": str(path.parent)})
+    del first["recipe"]["data"]["tokenizer"]
+    first["study"], first["recipe"]["budget"] = "first", {"steps": 2}
+    first["arms"]["oelm-freeze"]["init"] = "orthogonalize"
+    oelm.run(study_from_dict(first), out=tmp_path, cells=["baseline/seed-0"])
+    second = study_from_dict(second_study(data, tmp_path))
+    record = oelm.run(second, out=tmp_path, cells=["baseline/seed-0"]).of("baseline")[0]
+    assert record.status == "done", record.error
+    assert record.start.data.tokenizer != record.start.origin.tokenizer
+    kept = tmp_path / "first/baseline/seed-0/model/tokenizer.json"
+    content = json.loads(kept.read_text())
+    content["pre_tokenizer"] = {"type": "WhitespaceSplit"}
+    kept.write_text(json.dumps(content))
+    with pytest.raises(oelm.OelmError, match="is not the one that it was trained with"):
+        oelm.run(second, out=tmp_path / "again", cells=["baseline/seed-0"])
 
 
 def test_weights_that_are_not_the_models_own_are_refused_by_name(made, runs):

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from oelm.data.tokenize import TokenizedTask, load_tokenizer, tokenizer_fingerprint, unbounded_fingerprint
 from oelm.errors import OelmError, StudyError, did_you_mean
-from oelm.facts import TaskFacts
 from oelm.models.folder import CONFIG, check_model_folder
 from oelm.runs.cell_start import Origin, read_cell
 from oelm.runs.files import digest_file
@@ -223,15 +223,34 @@ def check_record_of_origin(spec: CellSpec, record: Record) -> None:
         )
 
 
-def check_tokenizer(origin: Origin | None, facts: TaskFacts) -> None:
+def check_tokenizer(origin: Origin | None, prepared: TokenizedTask) -> None:
     """A model reads the tokens that it was trained on."""
-    if origin is not None and facts.tokenizer != origin.tokenizer:
+    now = prepared.facts.tokenizer
+    if origin is not None and now != origin.tokenizer and not _is_saved_from(prepared.tokenizer, origin):
         raise StudyError(
             "the tokenizer beside the model to start from is not the one that it was trained with",
             where=f"{Cell(arm=origin.spec.arm, seed=origin.spec.seed)} of the study {origin.spec.study}",
-            why=f"fingerprint was {origin.tokenizer}, is {facts.tokenizer}",
+            why=f"fingerprint was {origin.tokenizer}, is {now}",
             hint="the folder as that study left it: run its cell once more, in another --out",
         )
+
+
+def _is_saved_from(tokenizer: Any, origin: Origin) -> bool:
+    """Whether it is the tokenizer that the first study names, but for truncation, which it is saved without."""
+    from oelm.models.build import resolve_name
+
+    try:
+        recipe = locate_origin(origin.spec).recipe
+        chosen = recipe.data.tokenizer or recipe.model
+        if chosen.name is None:  # it was trained
+            return False
+        name = resolve_name(chosen.name)
+        check_model_folder(name)
+        named = load_tokenizer(name, revision=chosen.revision)
+    except OelmError:  # it is not on this machine
+        return False
+    is_named = tokenizer_fingerprint(named) == origin.tokenizer
+    return is_named and unbounded_fingerprint(named) == unbounded_fingerprint(tokenizer)
 
 
 def check_frozen_as_saved(spec: CellSpec, applied: Applied) -> None:
