@@ -80,8 +80,10 @@ def test_what_else_is_wrong_with_a_file(tmp_path):
 def test_settings_that_do_not_fit(tmp_path):
     content = tiny_kinds.seq2seq_study(tmp_path)
     content["recipe"]["parallel"] = "fsdp"
-    with pytest.raises(StudyError, match="shards cannot write"):
-        oelm.load_study(tiny_study.write_study(tmp_path, content))
+    for model in (content["recipe"]["model"], {"from": str(tmp_path / "runs/first")}):
+        content["recipe"]["model"] = model
+        with pytest.raises(StudyError, match="shards cannot write"):
+            oelm.load_study(tiny_study.write_study(tmp_path, content))
     content = tiny_study.study(tmp_path)
     content["recipe"]["data"]["max_target"] = 7
     with pytest.raises(StudyError, match="task 'sst2' has no targets to write"):

@@ -166,6 +166,22 @@ def test_sizes_go_before_those_of_a_preset():
     assert built(layers=1, width=16, heads=2, ffn=24, context=4096) == (1, 16, 2, 24, 4096)
 
 
+@pytest.mark.parametrize("task", ["sst2", "tinystories"])
+def test_a_saved_small_gpt_keeps_its_pooling_unless_another_is_said(task, tmp_path):
+    sizes = dict(layers=1, width=16, heads=2)
+    saved = build("oelm-gpt", task=task, pooling="mean", **sizes).eval()
+    own = saved.config.pooling
+    assert own == ("mean" if task == "sst2" else "last")
+    saved.save_pretrained(tmp_path / "saved")
+    loaded = build(tmp_path / "saved").eval()
+    assert loaded.config.pooling == own
+    tokens = torch.arange(12).view(2, 6) + 2
+    if task == "sst2":
+        assert torch.equal(loaded(tokens).logits, saved(tokens).logits)
+    assert build(tmp_path / "saved", pooling="mean").config.pooling == "mean"
+    assert build("oelm-gpt", **sizes).config.pooling == "last"
+
+
 def test_a_long_sequence_takes_no_square_of_memory_and_is_the_same_with_checkpointing():
     model = build("oelm-gpt", layers=1, width=16, heads=2, context=4096, dropout=0.0)
     assert model.config._attn_implementation == "sdpa"

@@ -9,9 +9,11 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from transformers import BertConfig, GPT2Config
 
 import oelm
+import tiny_kinds
 import tiny_study
 from oelm.analysis.checks.design import check_results
 from oelm.cli.main import main
@@ -30,7 +32,7 @@ from oelm.runs.record import RECORD_FILE, Failure
 from oelm.study.cells import Cell, resolve_cell
 from oelm.study.load import study_from_dict
 from oelm.train.cell import build_cell_model, load_data
-from oelm.train.origin import locate_origin
+from oelm.train.origin import check_frozen_as_saved, locate_origin
 from oelm.train.progress import Progress
 from running import StopsAt, bits_of, weights_of
 
@@ -134,6 +136,36 @@ def test_only_layers_that_were_still_frozen_at_the_end_are_frozen(made):
     spec = resolve_cell(made[1], Cell(arm="baseline", seed=0))
     spec = replace(spec, recipe=replace(spec.recipe, model=replace(spec.recipe.model, arm="thawed")))
     assert locate_origin(spec).treatment == oelm.Treatment(freeze="qk", layers=(0,))
+
+
+def test_layers_of_an_encoder_decoder_are_attentions_not_blocks(made, tmp_path):
+    first = tiny_kinds.seq2seq_study(tmp_path)
+    first["study"] = "first"
+    first["arms"]["thawed"] = {"freeze": "qk", "unfreeze": {"start": 0.7, "end": 1.0}}
+    oelm.run(study_from_dict(first), out=tmp_path, cells=["thawed/seed-0"])
+    content = tiny_kinds.seq2seq_study(tmp_path)
+    content["study"] = "second"
+    content["recipe"]["model"] = {"from": str(tmp_path / "first"), "arm": "thawed"}
+    content["arms"]["oelm-freeze"] = {"overrides": {"model.freeze": "none"}}
+    second = study_from_dict(content)
+    saved = read_oelm_json(tmp_path / "first/thawed/seed-0/model").frozen
+    assert not any(key.startswith("decoder.block.1.") for key in saved)
+    assert any(key.startswith("decoder.block.0.") for key in saved)
+    assert locate_origin(resolve_cell(second, Cell(arm="baseline", seed=0))).treatment.layers == (0, 1, 2)
+    record = oelm.run(second, out=tmp_path, cells=["baseline/seed-0"]).of("baseline")[0]
+    assert record.status == "done", record.error
+    assert read_oelm_json(tmp_path / "second/baseline/seed-0/model").frozen == saved
+
+
+def test_what_is_not_frozen_although_it_was_is_refused(made):
+    spec = resolve_cell(made[1], Cell(arm="oelm-freeze", seed=0))
+    recipe = locate_origin(spec).recipe
+    model = build_cell_model(recipe, load_data(recipe, Progress()), seed=0)
+    applied = oelm.apply(model, freeze="qk", init="keep")
+    check_frozen_as_saved(spec, applied)
+    applied.unfreeze([1])
+    with pytest.raises(oelm.StudyError, match="2 weights to keep frozen"):
+        check_frozen_as_saved(spec, applied)
 
 
 def test_new_heads_of_a_seed_are_the_same_in_every_arm(made):
@@ -316,6 +348,32 @@ def test_a_tokenizer_that_does_not_fit_is_refused(made, runs):
     path.write_text(json.dumps(content))
     with pytest.raises(oelm.OelmError, match="is not the one that it was trained with"):
         oelm.run(study_from(made, runs), out=runs, cells=["baseline/seed-0"])
+
+
+def test_a_tokenizer_that_truncates_is_the_same_after_it_was_saved_without(made, tmp_path):
+    """As that of minilm-l6, which cuts at 128 tokens and fills up to them."""
+    data = made[0] / "data"
+    texts = [text for text, _ in tiny_study.texts(240, seed=1)]
+    path = tiny_kinds.save_bert(tmp_path / "bert", texts) / "tokenizer.json"
+    words = Tokenizer.from_file(str(path))
+    words.enable_truncation(128)
+    words.enable_padding(length=128)
+    words.save(str(path))
+    first = tiny_study.study(data, model={"name": str(path.parent)})
+    del first["recipe"]["data"]["tokenizer"]
+    first["study"], first["recipe"]["budget"] = "first", {"steps": 2}
+    first["arms"]["oelm-freeze"]["init"] = "orthogonalize"
+    oelm.run(study_from_dict(first), out=tmp_path, cells=["baseline/seed-0"])
+    second = study_from_dict(second_study(data, tmp_path))
+    record = oelm.run(second, out=tmp_path, cells=["baseline/seed-0"]).of("baseline")[0]
+    assert record.status == "done", record.error
+    assert record.start.data.tokenizer != record.start.origin.tokenizer
+    kept = tmp_path / "first/baseline/seed-0/model/tokenizer.json"
+    content = json.loads(kept.read_text())
+    content["pre_tokenizer"] = {"type": "WhitespaceSplit"}
+    kept.write_text(json.dumps(content))
+    with pytest.raises(oelm.OelmError, match="is not the one that it was trained with"):
+        oelm.run(second, out=tmp_path / "again", cells=["baseline/seed-0"])
 
 
 def test_weights_that_are_not_the_models_own_are_refused_by_name(made, runs):

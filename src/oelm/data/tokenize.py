@@ -485,5 +485,15 @@ def _untrained(kind: Literal["bpe", "words"], vocab: int) -> tuple[Any, Any]:
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """SHA-256 of everything that determines the tokens of a text."""
-    text = tokenizer.backend_tokenizer.to_str() + repr(sorted(tokenizer.special_tokens_map.items()))
+    return _fingerprint(tokenizer, tokenizer.backend_tokenizer.to_str())
+
+
+def unbounded_fingerprint(tokenizer: Any) -> str:
+    """The same without truncation and padding, which tokenizing sets and a model is saved without."""
+    content = json.loads(tokenizer.backend_tokenizer.to_str()) | {"truncation": None, "padding": None}
+    return _fingerprint(tokenizer, json.dumps(content))
+
+
+def _fingerprint(tokenizer: Any, backend: str) -> str:
+    text = backend + repr(sorted(tokenizer.special_tokens_map.items()))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -108,7 +108,7 @@ def _transformers_model(recipe: ModelConfig, task: Task, tokenizer: Any) -> nn.M
         _set_outputs_(config, task)
     if recipe.dropout is not None:
         set_dropout_(config, recipe.dropout)
-    if recipe.pooling != "last" or config.model_type == "oelm-gpt":
+    if recipe.pooling != "last":  # the default, which says nothing of a saved model: it keeps its own
         _set_pooling(config, recipe)
     if not isinstance(getattr(config, "vocab_size", None), int):
         raise ModelError(f"{name} is not a model of text", why=f"its {type(config).__name__} has no vocab_size")

@@ -47,7 +47,7 @@ class ModelConfig(ForbidExtra):
     causal: bool = True
     """Of `oelm-gpt`: whether a token sees only those before it."""
     pooling: Literal["last", "mean"] = "last"
-    """Of `oelm-gpt`: which hidden states the classifier reads."""
+    """Of `oelm-gpt`: which hidden states the classifier reads. With `last`, a saved model keeps its own."""
     qk_norm: bool = False
     """Of `oelm-gpt`: whether the queries and keys of every head are divided by their root mean square (RMSNorm)."""
     dropout: _Fraction | None = None

@@ -22,6 +22,8 @@ def check_recipe(recipe: Recipe, problems: Problems) -> None:
         _report_unknown_name("data.task", recipe.data.task, TASKS, problems)
         return
     _check_data(recipe.data, task, problems)
+    if recipe.parallel == "fsdp" and task.kind == "seq2seq":
+        problems.add("recipe.parallel", "shards cannot write texts token by token: 'ddp'")
     if recipe.model.from_ is not None:
         _check_from(recipe, problems)
         return
@@ -45,8 +47,6 @@ def check_recipe(recipe: Recipe, problems: Problems) -> None:
         problems.add(
             "recipe.model.name", f"'oelm-gpt' has no head for task '{task.name}': name a model of transformers"
         )
-    if recipe.parallel == "fsdp" and task.kind == "seq2seq":
-        problems.add("recipe.parallel", "shards cannot write texts token by token: 'ddp'")
     if ours and task.kind == "language-modeling" and not recipe.model.causal:
         problems.add("recipe.model.causal", f"task '{task.name}' predicts the next token: it needs causal attention")
 

@@ -214,7 +214,7 @@ def build_loop(
         prepared = load_data(recipe, progress)
     check_metric(spec, prepared.task)
     check_data(spec, root, prepared.facts)
-    check_tokenizer(origin, prepared.facts)
+    check_tokenizer(origin, prepared)
     accelerator = _accelerator(recipe, folder)
     model = build_cell_model(recipe, prepared, seed=seed)
     weights = _hash_of(model)

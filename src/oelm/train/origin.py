@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from oelm.data.tokenize import TokenizedTask, load_tokenizer, tokenizer_fingerprint, unbounded_fingerprint
 from oelm.errors import OelmError, StudyError, did_you_mean
-from oelm.facts import TaskFacts
 from oelm.models.folder import CONFIG, check_model_folder
 from oelm.runs.cell_start import Origin, read_cell
 from oelm.runs.files import digest_file
@@ -223,15 +223,34 @@ def check_record_of_origin(spec: CellSpec, record: Record) -> None:
         )
 
 
-def check_tokenizer(origin: Origin | None, facts: TaskFacts) -> None:
+def check_tokenizer(origin: Origin | None, prepared: TokenizedTask) -> None:
     """A model reads the tokens that it was trained on."""
-    if origin is not None and facts.tokenizer != origin.tokenizer:
+    now = prepared.facts.tokenizer
+    if origin is not None and now != origin.tokenizer and not _is_saved_from(prepared.tokenizer, origin):
         raise StudyError(
             "the tokenizer beside the model to start from is not the one that it was trained with",
             where=f"{Cell(arm=origin.spec.arm, seed=origin.spec.seed)} of the study {origin.spec.study}",
-            why=f"fingerprint was {origin.tokenizer}, is {facts.tokenizer}",
+            why=f"fingerprint was {origin.tokenizer}, is {now}",
             hint="the folder as that study left it: run its cell once more, in another --out",
         )
+
+
+def _is_saved_from(tokenizer: Any, origin: Origin) -> bool:
+    """Whether it is the tokenizer that the first study names, but for truncation, which it is saved without."""
+    from oelm.models.build import resolve_name
+
+    try:
+        recipe = locate_origin(origin.spec).recipe
+        chosen = recipe.data.tokenizer or recipe.model
+        if chosen.name is None:  # it was trained
+            return False
+        name = resolve_name(chosen.name)
+        check_model_folder(name)
+        named = load_tokenizer(name, revision=chosen.revision)
+    except OelmError:  # it is not on this machine
+        return False
+    is_named = tokenizer_fingerprint(named) == origin.tokenizer
+    return is_named and unbounded_fingerprint(named) == unbounded_fingerprint(tokenizer)
 
 
 def check_frozen_as_saved(spec: CellSpec, applied: Applied) -> None:
@@ -242,14 +261,21 @@ def check_frozen_as_saved(spec: CellSpec, applied: Applied) -> None:
 
     model, frozen = find_origin(spec).model, applied.frozen_hashes
     saved = read_oelm_json(model).frozen
-    differing = [key for key, digest in saved.items() if frozen.get(key, digest) != digest]
+    names = {key: _name_in(frozen, key) for key in saved}
+    differing = [key for key, digest in saved.items() if frozen.get(names[key]) != digest]
     if differing:
         raise StudyError(
             f"{len(differing)} weights to keep frozen are not those that the first study froze",
             where="\n".join([str(model), *differing[:8]]),
-            why="they were changed after they were saved",
+            why="they were changed after they were saved, or are not frozen here",
             hint="the folder as that study left it: run its cell once more, in another --out",
         )
+
+
+def _name_in(frozen: Collection[str], key: str) -> str:
+    """What a saved weight is called here, where the model, or the one saved, may be inside another or an adapter."""
+    alike = (one for one in frozen if f".{one}".endswith(f".{key}") or f".{key}".endswith(f".{one}"))
+    return key if key in frozen else next(alike, key)
 
 
 def locate_origin(spec: CellSpec) -> CellSpec:
@@ -281,13 +307,14 @@ def _treatment(spec: CellSpec, found: FoundOrigin) -> Treatment:
 
 def _frozen_there(found: FoundOrigin) -> Treatment | None:
     """The freezing of a saved model as a treatment: its layers that were still frozen at the end. None if none were."""
-    from oelm.heads.save import read_oelm_json
+    from oelm.heads.save import read_oelm_json, saved_slices
+    from oelm.models.load import load_config, meta_model
 
     saved = read_oelm_json(found.model)
     if not saved.frozen:
         return None
     layers = saved.treatment.layers
-    if saved.unfrozen:  # whole layers are unfrozen, and their numbers are in the names of their weights
-        numbers = {next(int(part) for part in key.split(".") if part.isdecimal()) for key in saved.frozen}
-        layers = tuple(sorted(numbers))
+    if saved.unfrozen:  # whole layers are; their numbers are not those in names, where a block has several attentions
+        _, frozen = saved_slices(meta_model(load_config(found.model)), saved, found.model)
+        layers = tuple(sorted({one.projection.layer for one in frozen}))
     return Treatment(freeze=saved.treatment.freeze, bias=saved.treatment.bias, layers=layers)
