@@ -5,7 +5,7 @@ import torch
 import transformers
 
 import oelm
-from oelm.models.build import resolve_name
+from oelm.models.folder import resolve_name
 
 
 def texts(tokenizer):

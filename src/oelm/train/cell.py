@@ -272,8 +272,7 @@ def build_loop(
 
 def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
     """The tokens of a recipe's data, for its model; one that another study left behind must be located."""
-    from oelm.models.build import resolve_name
-    from oelm.models.folder import check_model_folder
+    from oelm.models.folder import check_model_folder, resolve_name
 
     data = recipe.data
     chosen = data.tokenizer

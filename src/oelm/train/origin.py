@@ -237,7 +237,7 @@ def check_tokenizer(origin: Origin | None, prepared: TokenizedTask) -> None:
 
 def _is_saved_from(tokenizer: Any, origin: Origin) -> bool:
     """Whether it is the tokenizer that the first study names, but for truncation, which it is saved without."""
-    from oelm.models.build import resolve_name
+    from oelm.models.folder import resolve_name
 
     try:
         recipe = locate_origin(origin.spec).recipe
