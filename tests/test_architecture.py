@@ -15,6 +15,7 @@ ORDER = [
     "version",
     "installation",
     "errors",
+    "yaml",
     "hub",
     "seeds",
     "format",

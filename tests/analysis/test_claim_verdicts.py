@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import oelm
 from made_bench import write_bench
 from made_runs import make_runs, replace_at, study_of
+from oelm import yaml
 from oelm.analysis.results import read_results
 from oelm.claims import decide
 from oelm.claims.counting import count_arm
@@ -24,7 +25,6 @@ from oelm.heads.count import freezing_savings
 from oelm.models.gpt import OelmGPTConfig, OelmGPTForCausalLM, OelmGPTForSequenceClassification
 from oelm.runs.lock import lock_study
 from oelm.runs.record import ValidationScore
-from oelm.study import yaml
 from oelm.study.load import load_study
 from oelm.study.shipped import shipped_studies
 from oelm.text.messages import translate

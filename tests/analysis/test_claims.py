@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from oelm import yaml
 from oelm.analysis.checks.consistency import saving_ceiling
 from oelm.claims.judge import judge_claim
 from oelm.claims.load import ledger_from_dict, load_ledger, shipped_ledgers
 from oelm.cli.claims import claims_app
 from oelm.errors import OelmError, StudyError
-from oelm.study import yaml
 from oelm.text.messages import translate
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from pyarrow import parquet
 
 import oelm
 from oelm.data.cache import cached_dir
-from oelm.data.own import HubName, find_on_hub, name_columns
+from oelm.data.own import HubName, find_on_hub, name_columns, read_card
 from oelm.data.sources import find_source
 from oelm.data.splits import SplitReader
 from oelm.data.tasks import TASKS, Task, task_named
@@ -162,6 +162,15 @@ def test_a_card_has_the_last_word_about_its_configuration(files, splits, found, 
     cached_dir("hub", asked, lambda folder: (folder / "listing.json").write_text(listing) and None)
     task = find_on_hub(task_named("classification"), HubName(repo="some/cards", config="easy", splits=splits))
     assert task.hub.files == found
+
+
+def test_a_card_that_would_be_endless_says_nothing():
+    laughs = "".join(f"l{number + 1}: &l{number + 1} [{', '.join([f'*l{number}'] * 10)}]\n" for number in range(12))
+    assert read_card(f"---\nl0: &l0 lol\n{laughs}configs: *l12\n---\n") == []
+    assert read_card(f"---\nconfigs: [{{}}{', {}' * 50_000}]\n---\n") == []
+    assert read_card("---\nconfigs: [{config_name: easy}, 5]\n---\n# Easy") == [{"config_name": "easy"}]
+    for text in ("", "---\n", "---\n[\n---\n", "---\nconfigs: 5\n---\n", "---\n5\n---\n"):
+        assert read_card(text) == []
 
 
 # -- what is wrong ------------------------------------------------------------------------------------------------

@@ -319,7 +319,7 @@ def test_a_file_that_is_no_study(load, content, says):
 
 def test_a_million_values_are_not_counted_to_the_end(load, monkeypatch):
     """They took as long as the library needs for all of them: a minute or more."""
-    monkeypatch.setattr("oelm.study.yaml._MOST_VALUES", 100)
+    monkeypatch.setattr("oelm.yaml._MOST_VALUES", 100)
     with pytest.raises(StudyError, match=r"(?s)line 50.*more than 100 values"):
         load("study: 1\n" + "".join(f"k{number}: 1\n" for number in range(10_000)) + "}")
 

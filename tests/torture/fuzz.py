@@ -27,6 +27,8 @@ with atheris.instrument_imports(include=["oelm"]):
     import oelm
     import tiny_study
     from oelm.claims.load import load_ledger, shipped_ledgers
+    from oelm.data.kinds.table import TASK_KINDS
+    from oelm.data.own import read_card
     from oelm.data.sources import find_source
     from oelm.data.splits import SplitReader
     from oelm.data.tasks import task_named
@@ -83,6 +85,15 @@ def _data(path: Path) -> object:
     return SplitReader(find_source(task_named("sst2"), where), 3).tables()
 
 
+def _kind(name: str) -> Callable[[Path], object]:
+    def read(path: Path) -> object:
+        task = task_named(name)
+        rows, _ = TASK_KINDS[task.kind].read(path, task)
+        return TASK_KINDS[task.kind].find_labels(rows, task)
+
+    return read
+
+
 TARGETS: dict[str, Reader] = {
     "record": _of_file(RECORD_FILE),
     "cell": _of_file(CELL_FILE),
@@ -102,6 +113,9 @@ TARGETS: dict[str, Reader] = {
     "csv": _at("train.csv", _data),
     "jsonl": _at("train.jsonl", _data),
     "parquet": _at("train.parquet", _data),
+    "conll": _at("train.conll", _kind("tokens")),
+    "squad": _at("train.json", _kind("qa")),
+    "card": lambda data: read_card(data.decode("utf-8", "replace")),
 }
 
 
@@ -133,9 +147,16 @@ def write_good_files(target: str, corpus: Path) -> None:
         "ledger": [path.read_bytes() for path in shipped_ledgers().values()],
         "cluster": [b"venv: /venv\nmodules: [cuda]\nslurm: {partition: gpu, time: 4:00:00}\nssh: {workers: 2}\n"],
         "csv": [(data / "train.csv").read_bytes()],
+        "card": [b"---\nconfigs:\n- config_name: a\n  data_files: [{split: train, path: a.csv}]\n---\n# A"],
     }
     rows = tiny_study.texts(12, seed=1)
     found["jsonl"] = ["".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows).encode()]
+    if target in ("conll", "squad"):
+        import tiny_kinds
+
+        found["conll"] = [tiny_kinds.conll(tiny_kinds.sentences(6, seed=1)).encode()]
+        asked = tiny_kinds.questions(6, seed=1, unanswerable=True)
+        found["squad"] = [json.dumps(tiny_kinds.as_squad(asked)).encode(), json.dumps(asked).encode()]
     if target == "parquet":
         import pyarrow as pa
         from pyarrow import parquet

@@ -5,12 +5,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from oelm import yaml
 from oelm.analysis.checks.reported_number import parse_number
 from oelm.claims.schema import ClaimTest, Ledger, ResultTable
 from oelm.data.tasks import TASKS
 from oelm.errors import StudyError, did_you_mean
 from oelm.metrics import MEASURED, SHARES, metric_names
-from oelm.study import yaml
 from oelm.study.hypothesis import estimand_problems
 from oelm.study.load import load_study
 from oelm.study.problems import validate_config

@@ -12,10 +12,12 @@ from typing import Any
 from oelm.data.cache import cached_dir
 from oelm.data.sources import TABLES, TEXTS, is_of_split, names_of_split
 from oelm.data.tasks import Hub, Task
-from oelm.errors import DataError, did_you_mean
+from oelm.errors import DataError, StudyError, did_you_mean
 from oelm.hub import why_unreachable
+from oelm.yaml import parse
 
 SPLITS = ("train", "validation", "test")
+_LONGEST_CARD = 100_000  # characters of YAML, which takes ten seconds for a million
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ def _ask(name: HubName) -> _Listing:
         info = HfApi().dataset_info(name.repo, revision=name.revision)
         files, commit = [one.rfilename for one in info.siblings or ()], str(info.sha)
         card = "README.md" in files and hf_hub_download(name.repo, "README.md", repo_type="dataset", revision=commit)
-        configs = _configs(Path(card)) if card else []
+        configs = read_card(Path(card).read_text(encoding="utf-8", errors="replace")) if card else []
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:
         what = "revision" if isinstance(error, RevisionNotFoundError) else "data set"
         raise DataError(
@@ -119,14 +121,14 @@ def _is_data(file: str) -> bool:
     return not name.startswith(("readme", "license", "dataset_info", ".")) and "dataset_infos" not in name
 
 
-def _configs(card: Path) -> list[Any]:
+def read_card(text: str) -> list[Any]:
     """What a card says of its configurations; nothing where it does not."""
-    import yaml
-
     try:
-        _, front, *_ = card.read_text(encoding="utf-8").split("---\n", 2)
-        configs = yaml.safe_load(front)["configs"]
-    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError, RecursionError):
+        _, front, *_ = text.split("---\n", 2)
+        if len(front) > _LONGEST_CARD:
+            return []
+        configs = parse(front, where="the card")["configs"]
+    except (StudyError, ValueError, LookupError, TypeError):
         return []
     return [one for one in configs if isinstance(one, dict)] if isinstance(configs, list) else []
 

@@ -13,10 +13,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
+from oelm import yaml
 from oelm.data.tasks import TASKS
 from oelm.errors import StudyError, TreatmentError, did_you_mean
 from oelm.metrics import MEASURED, metric_names
-from oelm.study import yaml
 from oelm.study.adapter import Trains, rank_steps_problem, read_adapter
 from oelm.study.hypothesis import Hypothesis, Rule, estimand_problems, parse_estimand
 from oelm.study.overrides import apply_override

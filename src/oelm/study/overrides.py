@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from oelm import yaml
 from oelm.errors import did_you_mean
 from oelm.masking import HOW_TO_PASS, has_secret, mask_secrets
-from oelm.study import yaml
 from oelm.study.problems import Problems, study_error, validate
 from oelm.study.recipe import BUDGET_FIELDS, Recipe
 from oelm.study.study import Value

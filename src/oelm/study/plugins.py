@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from oelm import yaml
 from oelm.errors import StudyError
-from oelm.study import yaml
 
 AGREED = "OELM_PLUGINS"
 """Environment variable with what the user has agreed to. The processes that we start inherit it."""

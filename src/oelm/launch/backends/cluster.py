@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 from annotated_types import Len
 
+from oelm import yaml
 from oelm.errors import LaunchError, StudyError
 from oelm.launch.backends.options import BackendOptions, LocalOptions, SshOptions, TorchrunOptions
 from oelm.launch.backends.slurm.options import SlurmOptions
-from oelm.study import yaml
 from oelm.study.forbid_extra import ForbidExtra
 from oelm.study.problems import validate_config
 
