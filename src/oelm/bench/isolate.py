@@ -122,6 +122,7 @@ def run_in_child(
             stdout, stderr = _communicate(process, json.dumps(asdict(question)), stop)
         except BaseException:
             process.kill()
+            process.wait()  # after a Ctrl-C, leaving the block would wait for a quarter of a second only
             raise
     failure, found = _parse_last_line(stdout, ChildFailure), _parse_last_line(stdout, answer)
     if failure is not None and failure.out_of_memory:
