@@ -178,3 +178,47 @@ def test_a_data_set_that_a_study_names(tmp_path, rows_of):
         typo = data | {"splits": {"train": "fit", "test": "chek"}}
         assert "no files of the split 'chek'" in rows_of(typo, code=OWN, HF_ENDPOINT=address)
     assert rows_of(data, code=OWN, HF_ENDPOINT=address) == found, "and without the hub"
+
+
+LIMITED = """
+import json, sys
+from oelm.data.tokenize import tokenize_task, train_tokenizer
+from oelm.study.data_task import source_of
+from oelm.study.recipe import DataConfig, LimitConfig
+from oelm.errors import DataError
+def words(texts, made_from):
+    return train_tokenizer(texts, kind="words", vocab=300, made_from=made_from)
+try:
+    data = DataConfig(task="tinystories", validation=5, limit=LimitConfig(**json.loads(sys.argv[1])))
+    options = {"validation": 5, "limit": data.limit}
+    facts = tokenize_task(source_of(data), tokenizer=words, max_length=8, **options).facts
+    print(json.dumps([len(facts.files["train"]), facts.sizes]))
+except DataError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_limit_downloads_the_first_files_only(stories, rows_of):
+    """1,000 documents a file: those that are held out, those that are trained on, and a thousand to spare."""
+    for number, file in enumerate(sorted((stories / "data").iterdir())):
+        rows = [f"story {number} of {row} has these words in it" for row in range(1000)]
+        parquet.write_table(pa.table({"text": rows}), file)
+    with loopback_hub({"datasets/roneneldan/TinyStories": stories}) as (address, requests):
+
+        def asked():
+            """The numbers of the training files that were downloaded since."""
+            done = [one.split("/data/train-")[1] for one in requests if "GET" in one and "/data/train-" in one]
+            requests.clear()
+            return sorted(int(name[:5]) for name in done)
+
+        found = rows_of({"documents": 100}, code=LIMITED, HF_ENDPOINT=address)
+        assert found == [2, {"train": 124, "validation": 6, "test-validation": 1249}]
+        assert asked() == [0, 1]
+        assert rows_of({"tokens": 900}, code=LIMITED, HF_ENDPOINT=address)[0] == 2
+        assert asked() == []
+        assert rows_of({"documents": 1500}, code=LIMITED, HF_ENDPOINT=address)[0] == 3
+        assert asked() == [2], "those that are here are not asked for again"
+    assert rows_of({"documents": 100}, code=LIMITED, HF_ENDPOINT=address) == found, "the hub is gone"
+    missing = rows_of({"documents": 2500}, code=LIMITED, HF_ENDPOINT=address)
+    assert "cannot be downloaded" in missing
+    assert f"at commit {STORIES.hub.revision}" in missing

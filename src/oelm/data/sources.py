@@ -1,19 +1,25 @@
 """Sources: the files of a task's splits: on the hub, on this machine, in a package."""
 
 import importlib.util
+import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
-from oelm.data.cache import MessageCallback, file_hash
+from oelm.data.cache import MessageCallback, cached_dir, file_hash
+from oelm.data.limit import Limit, front_documents
 from oelm.data.synthetic import make_files
 from oelm.data.tasks import Hub, Task
 from oelm.errors import DataError
 from oelm.hub import why_unreachable
+from oelm.parquet import open_parquet
 
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
 TEXTS = (".txt", ".text", ".md")
@@ -56,11 +62,33 @@ class Source:
             raise DataError(f"cannot read {error.filename}", why=error.strerror) from error
 
 
-def find_source(task: Task, path: str | Mapping[str, str] | None, *, pairs: int = 4, seed: int = 0) -> Source:
+def find_source(
+    task: Task,
+    path: str | Mapping[str, str] | None,
+    *,
+    pairs: int = 4,
+    seed: int = 0,
+    limit: Limit | None = None,
+    validation: int | None = None,
+) -> Source:
     """The files of a task: those at `path`, those it names itself, those of its package, or those on the hub.
 
-    Those of a synthetic task are made, with so many `pairs` in an example, from the `seed`.
+    Those of a synthetic task are made, with so many `pairs` in an example, from the `seed`. Of text, a `limit` takes
+    the first training files only, and no others are downloaded.
     """
+    if limit is None or task.kind != "language-modeling":
+        return _find_all(task, path, pairs=pairs, seed=seed)
+    if task.hub is None or path is not None or task.path is not None:
+        found = _find_all(task, path, pairs=pairs, seed=seed)
+        first = tuple(_first_files(found.files["train"], task, limit, validation))
+        return replace(found, files={**found.files, "train": first})
+    first = tuple(_first_files(_fetch_in_turn(task, task.hub), task, limit, validation))
+    others = replace(task.hub, files={split: names for split, names in task.hub.files.items() if split != "train"})
+    files = _from_hub(replace(task, hub=others)) if others.files else {}
+    return Source(task=task, files={"train": first, **files}, local=False)
+
+
+def _find_all(task: Task, path: str | Mapping[str, str] | None, *, pairs: int, seed: int) -> Source:
     if task.synthetic:
         return Source(task=task, files=make_files(task.name, pairs=pairs, seed=seed), local=False)
     path = task.path if path is None else path
@@ -248,6 +276,56 @@ def _from_hub(task: Task) -> dict[str, tuple[Path, ...]]:
                 f"{hub.repo} has no files for the split '{split}'", where=", ".join(_patterns_of(hub, split))
             )
     return files
+
+
+def _first_files(files: Iterable[Path], task: Task, limit: Limit, validation: int | None) -> Iterator[Path]:
+    """The first files of text, until they are enough by what Parquet says of itself. Others are all taken, and so are
+    lines, which are no documents."""
+    documents = size = 0
+    for path in files:
+        yield path
+        if path.suffix.lower() == ".parquet" and task.rows == "documents":
+            try:
+                with open_parquet(path) as file:
+                    documents += file.metadata.num_rows
+                    size += sum(file.metadata.row_group(one).total_byte_size for one in range(file.num_row_groups))
+            except (OSError, ValueError) as error:  # as which Arrow raises what it says of a damaged file
+                raise DataError(f"cannot read {path} as parquet", why=" ".join(str(error).split())[:300]) from error
+            if limit.is_enough(documents, size, front=front_documents(task, validation)):
+                return
+
+
+def _fetch_in_turn(task: Task, hub: Hub) -> Iterator[Path]:
+    """The training files on the hub, each downloaded only when it is asked for."""
+    from huggingface_hub import HfApi, hf_hub_download
+
+    where: dict[str, Any] = {"repo_type": "dataset", "revision": hub.revision}
+
+    def list_files(folder: Path) -> None:
+        if why := why_unreachable():
+            raise _not_fetched(task, {}, why)
+        with _fetching(task):
+            names = HfApi().list_repo_files(hub.repo, **where)
+        (folder / "files.json").write_text(json.dumps(names) + "\n", encoding="utf-8")
+
+    listing = cached_dir("hub", {"files": hub.repo, "revision": hub.revision}, list_files) / "files.json"
+    patterns = _patterns_of(hub, "train")
+    names = [name for name in json.loads(listing.read_bytes()) if any(fnmatchcase(name, one) for one in patterns)]
+    if not names:
+        raise DataError(f"{hub.repo} has no files for the split 'train'", where=", ".join(patterns))
+    for name in sorted(names):
+        with _fetching(task):
+            path = Path(hf_hub_download(hub.repo, name, **where))  # at once, if it is on this machine: a commit stays
+        yield path
+
+
+@contextmanager
+def _fetching(task: Task) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # a client may raise anything about a network
+        why = f"{type(error).__name__}: {shorten(str(error), 200, placeholder=' ...')}"
+        raise _not_fetched(task, {}, why) from error
 
 
 def _hub_files(hub: Hub, folder: Path) -> dict[str, tuple[Path, ...]]:

@@ -22,6 +22,7 @@ from oelm.data.chunking import TextChunker
 from oelm.data.documents import END_OF_TEXT
 from oelm.data.kinds.kind import Encoded, check_scorer
 from oelm.data.kinds.table import TASK_KINDS
+from oelm.data.limit import Limit
 from oelm.data.sources import Source
 from oelm.data.splits import Division, SplitReader
 from oelm.data.tasks import SHIPPED_TASKS, Task
@@ -120,7 +121,7 @@ def tokenize_task(
     pair_separator: str | None = None,
     overlap: Literal["drop", "keep"] = "drop",
     group: str | None = None,
-    limit: int | None = None,
+    limit: Limit | None = None,
     progress: PrepareCallback = lambda what, done, total: None,
     log: MessageCallback = lambda text: None,
 ) -> TokenizedTask:
@@ -143,7 +144,7 @@ def tokenize_task(
         "pair_separator": pair_separator,
         "overlap": overlap,
         "group": group,
-        **({} if limit is None else {"limit": limit}),
+        **({} if limit is None else {"limit": {limit.unit: limit.number}}),
         **({"columns": [*task.columns, task.label]} if task.only_these_columns else {}),
         **({"max_target": task.max_target} if task.kind == "seq2seq" else {}),
         **({} if task.name in SHIPPED_TASKS else {"defined": {name: getattr(task, name) for name in _DEFINED}}),
@@ -157,7 +158,7 @@ def tokenize_task(
         yield from reader.training_texts()
         check_unchanged()
 
-    part = reader.one_text_in()
+    part = reader.one_text_in() if limit is None else 1  # of what a limit leaves, the limit says it
     chosen = tokenizer(training_texts, data if part == 1 else {**data, "one_text_in": part})
     fingerprint = tokenizer_fingerprint(chosen)
     key = {"format": _FORMAT, "data": data, "tokenizer": fingerprint, "max_length": max_length}
@@ -317,18 +318,22 @@ def _write_tokens(
         raise DataError("the tokenizer has no end-of-text token", hint="use another data.tokenizer")
     dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
     written: dict[str, int] = {}
-    done = 0
+    done, most = 0, {"train": reader.limit.tokens} if reader.limit is not None and reader.limit.tokens else {}
     with ExitStack() as stack:
         files: dict[str, IO[bytes]] = {}
         for name, batch in _batches(reader.documents(), TextChunker(tokenizer)):
             if name not in files:
                 files[name] = stack.enter_context((folder / f"{name}.tokens").open("wb"))
-            flat = _tokens(tokenizer, batch, dtype)
-            files[name].write(flat.tobytes())
-            written[name] = written.get(name, 0) + len(flat)
+            left = most[name] - written.get(name, 0) if name in most else None
+            if left != 0:
+                flat = _tokens(tokenizer, batch, dtype)[:left]
+                files[name].write(flat.tobytes())
+                written[name] = written.get(name, 0) + len(flat)
             done += sum(last for _, last in batch)
             progress("tokenizing", done, 0)
     written.setdefault("train", 0)  # every document may equal a held-out one
+    if written["train"] < most.get("train", 0):
+        raise DataError(f"there are only {written['train']:,} training tokens", where="recipe.data.limit")
     for name, number in written.items():
         if number <= max_length:
             raise DataError(
