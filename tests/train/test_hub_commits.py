@@ -35,7 +35,10 @@ def test_a_record_has_the_commits_of_its_model_and_its_tokenizer(tmp_path, monke
     file = tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump(study))
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    with loopback_hub({"someone/model": tmp_path / "model", "someone/words": tmp_path / "words"}) as (address, requests):
+    with loopback_hub({"someone/model": tmp_path / "model", "someone/words": tmp_path / "words"}) as (
+        address,
+        requests,
+    ):
         hub = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_XET": "1"}
         command = [sys.executable, "-m", "oelm", "run", str(file), "--arm", "baseline", "--seed", "0"]
         done = subprocess.run(
