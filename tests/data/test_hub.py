@@ -222,3 +222,37 @@ def test_a_limit_downloads_the_first_files_only(stories, rows_of):
     missing = rows_of({"documents": 2500}, code=LIMITED, HF_ENDPOINT=address)
     assert "cannot be downloaded" in missing
     assert f"at commit {STORIES.hub.revision}" in missing
+
+
+def pack(path, compression):
+    with pa.output_stream(str(path) + {"gzip": ".gz", "zstd": ".zst"}[compression], compression=compression) as file:
+        file.write(path.read_bytes())
+    path.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["packed", "arrow"])
+def test_data_sets_in_other_forms_than_parquet(tmp_path, rows_of, form):
+    """JSON lines that are packed, a list in JSON, and what `save_to_disk` of the datasets library writes."""
+    mine = tmp_path / "mine"
+    for number, split in enumerate(("train", "validation", "test")):
+        rows = [{"text": f"some words {number} {row}", "label": "xyz"[row % 3]} for row in range(30)]
+        file = mine / split / "data-00000-of-00001.arrow" if form == "arrow" else mine / f"{split}.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if form == "arrow":
+            table = pa.Table.from_pylist(rows)
+            with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            (file.parent / "state.json").write_text(json.dumps({"_split": split}))
+            (file.parent / "dataset_info.json").write_text("{}")
+        elif split == "validation":
+            file.with_suffix(".json").write_text(json.dumps(rows, indent=1))
+        else:
+            file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+            pack(file, "gzip" if split == "train" else "zstd")
+    sizes = {"train": 30, "validation": 30, "test-test": 30}
+    with loopback_hub({"datasets/some/mine": mine}) as (address, _):
+        found = rows_of({"hub": "some/mine"}, code=OWN, HF_ENDPOINT=address)
+    assert found == [f"some/mine@{COMMIT}", ["x", "y", "z"], sizes]
+    local = {split: str(mine / split) for split in ("train", "validation", "test")} if form == "arrow" else str(mine)
+    assert rows_of({"path": local}, code=OWN) == [None, ["x", "y", "z"], sizes]

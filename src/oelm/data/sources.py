@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from textwrap import shorten
 from typing import Any
 
@@ -21,10 +21,14 @@ from oelm.errors import DataError
 from oelm.hub import why_unreachable
 from oelm.parquet import open_parquet
 
-TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
+TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".json", ".arrow")
+PACKED = {".gz": "gzip", ".zst": "zstd"}
 TEXTS = (".txt", ".text", ".md")
 TAGGED = (".conll", ".bio", ".iob", ".iob2")
 _READ = (*TABLES, *TEXTS, *TAGGED)
+# What the datasets library writes beside its rows.
+_ABOUT_DATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+_MOST_UNPACKED = 1000  # times the size of a packed file, which more than text is made to fill the disk
 # Accepted names of the files of a split.
 _ALIASES = {
     "validation": ("validation", "valid", "dev", "val"),
@@ -77,15 +81,47 @@ def find_source(
     the first training files only, and no others are downloaded.
     """
     if limit is None or task.kind != "language-modeling":
-        return _find_all(task, path, pairs=pairs, seed=seed)
+        return _unpacked(_find_all(task, path, pairs=pairs, seed=seed))
     if task.hub is None or path is not None or task.path is not None:
         found = _find_all(task, path, pairs=pairs, seed=seed)
         first = tuple(_first_files(found.files["train"], task, limit, validation))
-        return replace(found, files={**found.files, "train": first})
+        return _unpacked(replace(found, files={**found.files, "train": first}))
     first = tuple(_first_files(_fetch_in_turn(task, task.hub), task, limit, validation))
     others = replace(task.hub, files={split: names for split, names in task.hub.files.items() if split != "train"})
     files = _from_hub(replace(task, hub=others)) if others.files else {}
-    return Source(task=task, files={"train": first, **files}, local=False)
+    return _unpacked(Source(task=task, files={"train": first, **files}, local=False))
+
+
+def plain_suffix(path: PurePath) -> str:
+    """`.jsonl` of `train.jsonl` and of `train.jsonl.gz`."""
+    return PurePath(path.stem if path.suffix.lower() in PACKED else path.name).suffix.lower()
+
+
+def _unpacked(source: Source) -> Source:
+    return replace(source, files={split: tuple(map(unpack, paths)) for split, paths in source.files.items()})
+
+
+def unpack(path: Path) -> Path:
+    """The file; of a packed one, its content in the cache."""
+    if path.suffix.lower() not in PACKED:
+        return path
+    most = _MOST_UNPACKED * max(2**20, path.stat().st_size)
+
+    def write(folder: Path) -> None:
+        import pyarrow as pa
+
+        try:
+            with (
+                pa.input_stream(str(path), compression=PACKED[path.suffix.lower()]) as packed,
+                (folder / path.stem).open("wb") as file,
+            ):
+                while block := packed.read(2**20):
+                    if file.write(block) and file.tell() > most:
+                        raise DataError(f"{path} is more than {_MOST_UNPACKED:,} times as large when it is unpacked")
+        except OSError as error:
+            raise DataError(f"cannot unpack {path}", why=" ".join(str(error).split())[:300]) from error
+
+    return cached_dir("unpacked", {"sha256": file_hash(path), "name": path.name}, write) / path.stem
 
 
 def _find_all(task: Task, path: str | Mapping[str, str] | None, *, pairs: int, seed: int) -> Source:
@@ -142,7 +178,7 @@ def _check_file(file: Path) -> None:
         raise DataError(f"{file} is not a file", where="recipe.data.path", why=f"it is {kind}")
     if not os.access(file, os.R_OK):
         raise DataError(f"cannot read {file}", why="permission denied")
-    if file.suffix.lower() not in _READ:
+    if plain_suffix(file) not in _READ:
         raise DataError(f"{file}: unsupported file type", hint=", ".join(_READ))
 
 
@@ -161,7 +197,7 @@ def _by_split(task: Task, folder: Path) -> dict[str, list[Path]]:
     for split in _local_splits(task):
         for alias in names_of_split(split):
             named = [file for file in files if _has_name(file, alias)]
-            if len({file.suffix.lower() for file in named}) > 1:
+            if len({plain_suffix(file) for file in named}) > 1:
                 raise DataError(
                     f"the split '{split}' has files of more than one type",
                     where=", ".join(str(file) for file in named[:4]),
@@ -209,7 +245,7 @@ def _has_name(file: Path, split: str) -> bool:
 
 def _files_in(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.suffix.lower() in _READ)
+        return sorted(path for path in folder.iterdir() if plain_suffix(path) in _READ and path.name not in _ABOUT_DATA)
     except OSError as error:
         raise DataError(f"cannot read {folder}", where="recipe.data.path", why=error.strerror) from error
 
