@@ -98,10 +98,10 @@ def plain_suffix(path: PurePath) -> str:
 
 
 def _unpacked(source: Source) -> Source:
-    return replace(source, files={split: tuple(map(unpack, paths)) for split, paths in source.files.items()})
+    return replace(source, files={split: tuple(map(decompress, paths)) for split, paths in source.files.items()})
 
 
-def unpack(path: Path) -> Path:
+def decompress(path: Path) -> Path:
     """The file; of a packed one, its content in the cache."""
     if path.suffix.lower() not in PACKED:
         return path

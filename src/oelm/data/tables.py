@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import csv, json, parquet
 
 from oelm.data.labels import check_spread, convert_labels, has_fractions, index_labels, name_classes
-from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source, plain_suffix, unpack
+from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source, decompress, plain_suffix
 from oelm.data.tasks import TASKS, Task
 from oelm.errors import DataError, did_you_mean
 from oelm.parquet import open_parquet
@@ -66,7 +66,7 @@ def find_labels(source: Source) -> Source:
 def guess_task(path: Path, columns: Mapping[str, str]) -> str:
     """The name of the task that one's own file, or folder, looks like: by its labels, if it has any."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    tables = [unpack(file) for file in files if plain_suffix(file) in TABLES]
+    tables = [decompress(file) for file in files if plain_suffix(file) in TABLES]
     if not tables:
         return "tokens" if any(plain_suffix(file) in TAGGED for file in files) else "text"
     first = next((file for file in tables if file.stem.lower().startswith("train")), tables[0])
