@@ -1,5 +1,6 @@
 """The hub: whether it is there to be asked. Its client tries for half a minute, and writes a dozen lines about it."""
 
+import re
 import socket
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -20,6 +21,25 @@ def why_not_fetched(name: str | Path) -> str | None:
         return None
     why = why_unreachable()
     return None if why is None else f"there is no such folder, and {why}"
+
+
+def commit_of(name: str, *, revision: str | None = None) -> str | None:
+    """`owner/name@commit` of a model or tokenizer that was just loaded by a hub name; None of a folder.
+
+    The client notes to which commit a branch or tag led it.
+    """
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    if Path(name).exists():
+        return None
+    commit = revision
+    if commit is None or not re.fullmatch("[0-9a-f]{40}", commit):
+        noted = Path(HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "refs" / (revision or "main")
+        try:
+            commit = noted.read_text(encoding="utf-8").strip()
+        except OSError:
+            return None
+    return f"{name}@{commit}"
 
 
 def why_unreachable() -> str | None:

@@ -178,3 +178,81 @@ def test_a_data_set_that_a_study_names(tmp_path, rows_of):
         typo = data | {"splits": {"train": "fit", "test": "chek"}}
         assert "no files of the split 'chek'" in rows_of(typo, code=OWN, HF_ENDPOINT=address)
     assert rows_of(data, code=OWN, HF_ENDPOINT=address) == found, "and without the hub"
+
+
+LIMITED = """
+import json, sys
+from oelm.data.tokenize import tokenize_task, train_tokenizer
+from oelm.study.data_task import source_of
+from oelm.study.recipe import DataConfig, LimitConfig
+from oelm.errors import DataError
+def words(texts, made_from):
+    return train_tokenizer(texts, kind="words", vocab=300, made_from=made_from)
+try:
+    data = DataConfig(task="tinystories", validation=5, limit=LimitConfig(**json.loads(sys.argv[1])))
+    options = {"validation": 5, "limit": data.limit}
+    facts = tokenize_task(source_of(data), tokenizer=words, max_length=8, **options).facts
+    print(json.dumps([len(facts.files["train"]), facts.sizes]))
+except DataError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_limit_downloads_the_first_files_only(stories, rows_of):
+    """1,000 documents a file: those that are held out, those that are trained on, and a thousand to spare."""
+    for number, file in enumerate(sorted((stories / "data").iterdir())):
+        rows = [f"story {number} of {row} has these words in it" for row in range(1000)]
+        parquet.write_table(pa.table({"text": rows}), file)
+    with loopback_hub({"datasets/roneneldan/TinyStories": stories}) as (address, requests):
+
+        def asked():
+            """The numbers of the training files that were downloaded since."""
+            done = [one.split("/data/train-")[1] for one in requests if "GET" in one and "/data/train-" in one]
+            requests.clear()
+            return sorted(int(name[:5]) for name in done)
+
+        found = rows_of({"documents": 100}, code=LIMITED, HF_ENDPOINT=address)
+        assert found == [2, {"train": 124, "validation": 6, "test-validation": 1249}]
+        assert asked() == [0, 1]
+        assert rows_of({"tokens": 900}, code=LIMITED, HF_ENDPOINT=address)[0] == 2
+        assert asked() == []
+        assert rows_of({"documents": 1500}, code=LIMITED, HF_ENDPOINT=address)[0] == 3
+        assert asked() == [2], "those that are here are not asked for again"
+    assert rows_of({"documents": 100}, code=LIMITED, HF_ENDPOINT=address) == found, "the hub is gone"
+    missing = rows_of({"documents": 2500}, code=LIMITED, HF_ENDPOINT=address)
+    assert "cannot be downloaded" in missing
+    assert f"at commit {STORIES.hub.revision}" in missing
+
+
+def pack(path, compression):
+    with pa.output_stream(str(path) + {"gzip": ".gz", "zstd": ".zst"}[compression], compression=compression) as file:
+        file.write(path.read_bytes())
+    path.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["packed", "arrow"])
+def test_data_sets_in_other_forms_than_parquet(tmp_path, rows_of, form):
+    """JSON lines that are packed, a list in JSON, and what `save_to_disk` of the datasets library writes."""
+    mine = tmp_path / "mine"
+    for number, split in enumerate(("train", "validation", "test")):
+        rows = [{"text": f"some words {number} {row}", "label": "xyz"[row % 3]} for row in range(30)]
+        file = mine / split / "data-00000-of-00001.arrow" if form == "arrow" else mine / f"{split}.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if form == "arrow":
+            table = pa.Table.from_pylist(rows)
+            with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            (file.parent / "state.json").write_text(json.dumps({"_split": split}))
+            (file.parent / "dataset_info.json").write_text("{}")
+        elif split == "validation":
+            file.with_suffix(".json").write_text(json.dumps(rows, indent=1))
+        else:
+            file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+            pack(file, "gzip" if split == "train" else "zstd")
+    sizes = {"train": 30, "validation": 30, "test-test": 30}
+    with loopback_hub({"datasets/some/mine": mine}) as (address, _):
+        found = rows_of({"hub": "some/mine"}, code=OWN, HF_ENDPOINT=address)
+    assert found == [f"some/mine@{COMMIT}", ["x", "y", "z"], sizes]
+    local = {split: str(mine / split) for split in ("train", "validation", "test")} if form == "arrow" else str(mine)
+    assert rows_of({"path": local}, code=OWN) == [None, ["x", "y", "z"], sizes]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from oelm.data import overlap
+from oelm.data.limit import Limit
 from oelm.data.overlap import TextIndex, normalize, sentences_of
 from oelm.data.sources import find_source
 from oelm.data.splits import SplitReader
@@ -199,6 +200,10 @@ def divided(task, path, validation, **options):
     return SplitReader(find_source(task_named(task), path), validation, **options)
 
 
+def examples(number):
+    return Limit(examples=number)
+
+
 NEWS = [words(20, seed=seed) for seed in range(60)]
 
 
@@ -230,34 +235,42 @@ def test_nothing_in_common_changes_nothing(tmp_path):
 def test_a_limit_of_what_is_trained_on(tmp_path):
     """Those of a smaller limit are among those of a larger one, and what is held out does not change."""
     path = write(tmp_path / "d", train=rows_of(NEWS), test=rows_of([words(20, seed=100)]))
-    whole, large, small = (divided("ag_news", path, 10, limit=limit).tables() for limit in (None, 30, 12))
+    whole, large, small = (
+        divided("ag_news", path, 10, limit=limit).tables() for limit in (None, examples(30), examples(12))
+    )
     trained_on = [set(tables["train"]["row"].to_pylist()) for tables in (whole, large, small)]
     assert [len(rows) for rows in trained_on] == [50, 30, 12]
     assert trained_on[0] > trained_on[1] > trained_on[2]
     assert whole["validation"].equals(small["validation"])
     with pytest.raises(DataError, match=r"(?s)only 50 training examples.*recipe\.data\.limit"):
-        divided("ag_news", path, 10, limit=51).tables()
+        divided("ag_news", path, 10, limit=examples(51)).tables()
     with pytest.raises(DataError, match=r"(?s)same label.*recipe\.data\.limit"):
-        divided("ag_news", path, 10, limit=1).tables()
+        divided("ag_news", path, 10, limit=examples(1)).tables()
 
 
 def test_a_limit_of_documents(tmp_path):
     path = write(tmp_path / "d", train={"text": NEWS}, validation={"text": [words(20, seed=100)]})
-    kept = [text for role, text in divided("tinystories", path, 10, limit=12).documents() if role == "train"]
+    kept = [
+        text
+        for role, text in divided("tinystories", path, 10, limit=Limit(documents=12)).documents()
+        if role == "train"
+    ]
     assert len(kept) == 12
     with pytest.raises(DataError, match=r"only 50 training documents"):
-        divided("tinystories", path, 10, limit=51).division  # noqa: B018
+        divided("tinystories", path, 10, limit=Limit(documents=51)).division  # noqa: B018
 
 
 def test_a_limit_of_few_documents_counts_pieces_and_says_so(tmp_path):
     """As what is held out does: of three documents nobody could hold out ten."""
     long = ["\n".join(words(20, seed=100 * number + line) for line in range(200)) for number in range(3)]
     path = write(tmp_path / "d", train={"text": long}, validation={"text": [words(20, seed=1)]})
-    pieces = [text for role, text in divided("tinystories", path, 3, limit=5).documents() if role == "train"]
+    pieces = [
+        text for role, text in divided("tinystories", path, 3, limit=Limit(documents=5)).documents() if role == "train"
+    ]
     assert len(pieces) == 5
     says = r"training pieces of about 2,000 characters \(of fewer than 20 documents\)"
     with pytest.raises(DataError, match=rf"(?s)only \d+ {says}.*recipe\.data\.limit"):
-        divided("tinystories", path, 3, limit=10_000).division  # noqa: B018
+        divided("tinystories", path, 3, limit=Limit(documents=10_000)).division  # noqa: B018
     with pytest.raises(DataError, match=rf"(?s)cannot hold out 900 of \d+ {says}.*recipe\.data\.validation"):
         divided("tinystories", path, 900).division  # noqa: B018
 

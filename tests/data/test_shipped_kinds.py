@@ -34,7 +34,7 @@ def cnn(folder):
         rows = sequences({"train": 90}.get(split, 20), seed=len(split))
         named = [{"article": row["source"], "highlights": row["target"]} for row in rows]
         tiny_kinds.write_json(folder / "data" / f"{split}.jsonl", named)
-    short = ["recipe.data.validation=20", "recipe.data.limit=40", "recipe.data.max_target=8"]
+    short = ["recipe.data.validation=20", "recipe.data.limit.examples=40", "recipe.data.max_target=8"]
     return ["recipe.model.name=" + str(folder / "t5"), *short]
 
 

@@ -1,5 +1,6 @@
 """Sources: local files of every kind, and the errors for files that do not fit their task."""
 
+import gzip
 import json
 import os
 
@@ -12,6 +13,7 @@ from pyarrow import parquet
 from oelm.data import tables
 from oelm.data.documents import read_documents
 from oelm.data.sources import find_source
+from oelm.data.splits import SplitReader
 from oelm.data.tables import read_rows
 from oelm.data.tasks import task_named
 from oelm.errors import DataError
@@ -460,3 +462,24 @@ def test_a_file_that_goes_away(tmp_path):
     (tmp_path / "train.jsonl").unlink()
     with pytest.raises(DataError, match=r"cannot read .*train.jsonl"):
         source.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("train.csv.gz", b"not packed at all", "cannot unpack"),
+        ("train.jsonl.zst", b"\x28\xb5\x2f\xfdcut", "cannot unpack"),
+        ("train.csv.gz", gzip.compress(bytes(2**21)), "times as large"),
+        ("train.arrow", b"ARROW1 and no more", "as arrow"),
+        ("train.arrow", b"no stream", "as arrow"),
+        ("train.json", b"[1, 2]", "as json"),
+        ("train.json", b'[{"text": "a", "label": 0}, ', "as json"),
+        ("train.json", b'[{"text": "a", "label": 0}, {"text": 5, "label": "b"}]', "as json"),
+    ],
+)
+def test_packed_files_and_arrow_files_that_are_damaged(tmp_path, monkeypatch, name, content, says):
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("oelm.data.sources._MOST_UNPACKED", 1)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=says):
+        SplitReader(find_source(task_named("classification"), str(tmp_path / name)), 5)

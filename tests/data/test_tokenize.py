@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import zoo
+from oelm.data.limit import Limit
 from oelm.data.sources import find_source
 from oelm.data.splits import SplitReader
 from oelm.data.tasks import Task, task_named
@@ -299,8 +300,10 @@ def test_a_tokenizer_is_trained_on_all_of_the_little_that_a_limit_leaves(tmp_pat
     file.write_text("<|endoftext|>".join(f"word{number} and some more" for number in range(200)))
     monkeypatch.setattr("oelm.data.splits._TRAINING_BYTES", file.stat().st_size // 4 + 1)
     source = find_source(task_named("text"), str(file))
-    assert len(list(SplitReader(source, 5, limit=40).training_texts())) == 40
-    assert len(list(SplitReader(source, 5, limit=100).training_texts())) == 50, "one in two of more than fits"
+    assert len(list(SplitReader(source, 5, limit=Limit(documents=40)).training_texts())) == 40
+    assert len(list(SplitReader(source, 5, limit=Limit(documents=100)).training_texts())) == 50, (
+        "one in two of more than fits"
+    )
 
 
 def test_a_trained_tokenizer_gives_every_text_back(tmp_path):

@@ -49,7 +49,7 @@ def test_a_setting_that_a_later_version_adds_changes_nothing(tmp_path):
 
     edit_sealed(tmp_path / LOCK, forget)
     assert read_lock(tmp_path, "made").digest == planned.digest
-    assert make_lock(with_recipe(data__limit=100)).digest != planned.digest
+    assert make_lock(with_recipe(data__limit__examples=100)).digest != planned.digest
 
 
 @pytest.mark.parametrize("links", [True, False])

@@ -127,6 +127,15 @@ def test_all_problems_are_said_together(load):
             r"recipe\.data\.group +task 'tinystories' is",
         ),
         ({"recipe/data/pair_separator": " "}, r"recipe\.data\.pair_separator +task 'sst2' has no pairs"),
+        (
+            {"recipe/data/limit": {"tokens": 5}},
+            r"recipe\.data\.limit +task 'sst2' is made of examples: \{examples: N\}, not tokens",
+        ),
+        (
+            {"recipe/data/task": "tinystories", "recipe/data/limit": {"examples": 5}},
+            r"recipe\.data\.limit +task 'tinystories' is text: \{documents: N\} or \{tokens: N\}, not examples",
+        ),
+        ({"recipe/data/limit": 500}, r"recipe\.data\.limit +must be a mapping with examples, .* \{examples: 500\}"),
         ({"recipe/data/path": 5}, r"recipe\.data\.path +must be a valid string, got 5"),
         ({"recipe/data/tokenizer": {"vocab": 300}}, r"recipe\.data\.tokenizer +say either `name` or `train`"),
         (

@@ -199,6 +199,14 @@ def check_named_for_their_origins(study):
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_what_is_of_the_hub_is_pinned(path):
+    recipe = load_study(path).recipe
+    for one in (recipe.model, recipe.data.tokenizer):
+        if one is not None and "/" in (one.name or ""):
+            assert re.fullmatch("[0-9a-f]{40}", one.revision or "")
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_fits_its_model_and_task(path):
     recipe = load_study(path).recipe
     task = TASKS[recipe.data.task]

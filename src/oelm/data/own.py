@@ -10,7 +10,7 @@ from textwrap import shorten
 from typing import Any
 
 from oelm.data.cache import cached_dir
-from oelm.data.sources import TABLES, TEXTS, is_of_split, names_of_split
+from oelm.data.sources import TABLES, TEXTS, is_of_split, names_of_split, plain_suffix
 from oelm.data.tasks import Hub, Task
 from oelm.errors import DataError, StudyError, did_you_mean
 from oelm.hub import why_unreachable
@@ -113,12 +113,15 @@ def _files_of(role: str, name: HubName, listing: _Listing) -> tuple[str, ...]:
 
 
 def _tables(files: Any) -> list[str]:
-    return sorted(file for file in files if PurePosixPath(file).suffix.lower() in (*TABLES, *TEXTS) and _is_data(file))
+    return sorted(file for file in files if plain_suffix(PurePosixPath(file)) in (*TABLES, *TEXTS) and _is_data(file))
 
 
 def _is_data(file: str) -> bool:
     name = PurePosixPath(file).name.lower()
-    return not name.startswith(("readme", "license", "dataset_info", ".")) and "dataset_infos" not in name
+    return (
+        not name.startswith(("readme", "license", "dataset_info", "dataset_dict", "state.json", "."))
+        and "dataset_infos" not in name
+    )
 
 
 def read_card(text: str) -> list[Any]:
@@ -136,7 +139,7 @@ def read_card(text: str) -> list[Any]:
 def _patterns(role: str, name: HubName, configs: Sequence[Any]) -> list[str] | None:
     """The files of a split by pattern, as the study says, or as the card does; None if neither says anything."""
     split = name.splits.get(role, role)
-    if "*" in split or PurePosixPath(split).suffix.lower() in TABLES:
+    if "*" in split or plain_suffix(PurePosixPath(split)) in TABLES:
         return [split]
     if not configs:
         return None

@@ -1,24 +1,34 @@
 """Sources: the files of a task's splits: on the hub, on this machine, in a package."""
 
 import importlib.util
+import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from textwrap import shorten
+from typing import Any
 
-from oelm.data.cache import MessageCallback, file_hash
+from oelm.data.cache import MessageCallback, cached_dir, file_hash
+from oelm.data.limit import Limit, front_documents
 from oelm.data.synthetic import make_files
 from oelm.data.tasks import Hub, Task
 from oelm.errors import DataError
 from oelm.hub import why_unreachable
+from oelm.parquet import open_parquet
 
-TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
+TABLES = (".parquet", ".csv", ".tsv", ".jsonl", ".json", ".arrow")
+PACKED = {".gz": "gzip", ".zst": "zstd"}
 TEXTS = (".txt", ".text", ".md")
 TAGGED = (".conll", ".bio", ".iob", ".iob2")
 _READ = (*TABLES, *TEXTS, *TAGGED)
+# What the datasets library writes beside its rows.
+_ABOUT_DATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
+_MOST_UNPACKED = 1000  # times the size of a packed file, which more than text is made to fill the disk
 # Accepted names of the files of a split.
 _ALIASES = {
     "validation": ("validation", "valid", "dev", "val"),
@@ -56,11 +66,65 @@ class Source:
             raise DataError(f"cannot read {error.filename}", why=error.strerror) from error
 
 
-def find_source(task: Task, path: str | Mapping[str, str] | None, *, pairs: int = 4, seed: int = 0) -> Source:
+def find_source(
+    task: Task,
+    path: str | Mapping[str, str] | None,
+    *,
+    pairs: int = 4,
+    seed: int = 0,
+    limit: Limit | None = None,
+    validation: int | None = None,
+) -> Source:
     """The files of a task: those at `path`, those it names itself, those of its package, or those on the hub.
 
-    Those of a synthetic task are made, with so many `pairs` in an example, from the `seed`.
+    Those of a synthetic task are made, with so many `pairs` in an example, from the `seed`. Of text, a `limit` takes
+    the first training files only, and no others are downloaded.
     """
+    if limit is None or task.kind != "language-modeling":
+        return _unpacked(_find_all(task, path, pairs=pairs, seed=seed))
+    if task.hub is None or path is not None or task.path is not None:
+        found = _find_all(task, path, pairs=pairs, seed=seed)
+        first = tuple(_first_files(found.files["train"], task, limit, validation))
+        return _unpacked(replace(found, files={**found.files, "train": first}))
+    first = tuple(_first_files(_fetch_in_turn(task, task.hub), task, limit, validation))
+    others = replace(task.hub, files={split: names for split, names in task.hub.files.items() if split != "train"})
+    files = _from_hub(replace(task, hub=others)) if others.files else {}
+    return _unpacked(Source(task=task, files={"train": first, **files}, local=False))
+
+
+def plain_suffix(path: PurePath) -> str:
+    """`.jsonl` of `train.jsonl` and of `train.jsonl.gz`."""
+    return PurePath(path.stem if path.suffix.lower() in PACKED else path.name).suffix.lower()
+
+
+def _unpacked(source: Source) -> Source:
+    return replace(source, files={split: tuple(map(decompress, paths)) for split, paths in source.files.items()})
+
+
+def decompress(path: Path) -> Path:
+    """The file; of a packed one, its content in the cache."""
+    if path.suffix.lower() not in PACKED:
+        return path
+    most = _MOST_UNPACKED * max(2**20, path.stat().st_size)
+
+    def write(folder: Path) -> None:
+        import pyarrow as pa
+
+        try:
+            with (
+                pa.input_stream(str(path), compression=PACKED[path.suffix.lower()]) as packed,
+                (folder / path.stem).open("wb") as file,
+            ):
+                while block := packed.read(2**20):
+                    if file.write(block) and file.tell() > most:
+                        raise DataError(f"{path} is more than {_MOST_UNPACKED:,} times as large when it is unpacked")
+        except OSError as error:
+            raise DataError(f"cannot unpack {path}", why=" ".join(str(error).split())[:300]) from error
+
+    return cached_dir("unpacked", {"sha256": file_hash(path), "name": path.name}, write) / path.stem
+
+
+def _find_all(task: Task, path: str | Mapping[str, str] | None, *, pairs: int, seed: int) -> Source:
     if task.synthetic:
         return Source(task=task, files=make_files(task.name, pairs=pairs, seed=seed), local=False)
     path = task.path if path is None else path
@@ -114,7 +178,7 @@ def _check_file(file: Path) -> None:
         raise DataError(f"{file} is not a file", where="recipe.data.path", why=f"it is {kind}")
     if not os.access(file, os.R_OK):
         raise DataError(f"cannot read {file}", why="permission denied")
-    if file.suffix.lower() not in _READ:
+    if plain_suffix(file) not in _READ:
         raise DataError(f"{file}: unsupported file type", hint=", ".join(_READ))
 
 
@@ -133,7 +197,7 @@ def _by_split(task: Task, folder: Path) -> dict[str, list[Path]]:
     for split in _local_splits(task):
         for alias in names_of_split(split):
             named = [file for file in files if _has_name(file, alias)]
-            if len({file.suffix.lower() for file in named}) > 1:
+            if len({plain_suffix(file) for file in named}) > 1:
                 raise DataError(
                     f"the split '{split}' has files of more than one type",
                     where=", ".join(str(file) for file in named[:4]),
@@ -181,7 +245,7 @@ def _has_name(file: Path, split: str) -> bool:
 
 def _files_in(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if path.suffix.lower() in _READ)
+        return sorted(path for path in folder.iterdir() if plain_suffix(path) in _READ and path.name not in _ABOUT_DATA)
     except OSError as error:
         raise DataError(f"cannot read {folder}", where="recipe.data.path", why=error.strerror) from error
 
@@ -248,6 +312,56 @@ def _from_hub(task: Task) -> dict[str, tuple[Path, ...]]:
                 f"{hub.repo} has no files for the split '{split}'", where=", ".join(_patterns_of(hub, split))
             )
     return files
+
+
+def _first_files(files: Iterable[Path], task: Task, limit: Limit, validation: int | None) -> Iterator[Path]:
+    """The first files of text, until they are enough by what Parquet says of itself. Others are all taken, and so are
+    lines, which are no documents."""
+    documents = size = 0
+    for path in files:
+        yield path
+        if path.suffix.lower() == ".parquet" and task.rows == "documents":
+            try:
+                with open_parquet(path) as file:
+                    documents += file.metadata.num_rows
+                    size += sum(file.metadata.row_group(one).total_byte_size for one in range(file.num_row_groups))
+            except (OSError, ValueError) as error:  # as which Arrow raises what it says of a damaged file
+                raise DataError(f"cannot read {path} as parquet", why=" ".join(str(error).split())[:300]) from error
+            if limit.is_enough(documents, size, front=front_documents(task, validation)):
+                return
+
+
+def _fetch_in_turn(task: Task, hub: Hub) -> Iterator[Path]:
+    """The training files on the hub, each downloaded only when it is asked for."""
+    from huggingface_hub import HfApi, hf_hub_download
+
+    where: dict[str, Any] = {"repo_type": "dataset", "revision": hub.revision}
+
+    def list_files(folder: Path) -> None:
+        if why := why_unreachable():
+            raise _not_fetched(task, {}, why)
+        with _fetching(task):
+            names = HfApi().list_repo_files(hub.repo, **where)
+        (folder / "files.json").write_text(json.dumps(names) + "\n", encoding="utf-8")
+
+    listing = cached_dir("hub", {"files": hub.repo, "revision": hub.revision}, list_files) / "files.json"
+    patterns = _patterns_of(hub, "train")
+    names = [name for name in json.loads(listing.read_bytes()) if any(fnmatchcase(name, one) for one in patterns)]
+    if not names:
+        raise DataError(f"{hub.repo} has no files for the split 'train'", where=", ".join(patterns))
+    for name in sorted(names):
+        with _fetching(task):
+            path = Path(hf_hub_download(hub.repo, name, **where))  # at once, if it is on this machine: a commit stays
+        yield path
+
+
+@contextmanager
+def _fetching(task: Task) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # a client may raise anything about a network
+        why = f"{type(error).__name__}: {shorten(str(error), 200, placeholder=' ...')}"
+        raise _not_fetched(task, {}, why) from error
 
 
 def _hub_files(hub: Hub, folder: Path) -> dict[str, tuple[Path, ...]]:

@@ -18,6 +18,7 @@ from oelm.data.chunking import TextChunker
 from oelm.data.documents import PIECE_CHARACTERS, chunk_documents, read_documents
 from oelm.data.kinds.kind import read_rows_of
 from oelm.data.kinds.table import TASK_KINDS
+from oelm.data.limit import Limit, front_documents
 from oelm.data.overlap import Matches, TextIndex, TextOrPair, sentences_of
 from oelm.data.sources import Source
 from oelm.data.tables import find_labels, has_labels, read_rows
@@ -63,7 +64,8 @@ class SplitReader:
 
     Held-out rows are the same for every arm and seed. Training rows that are also in another split are dropped, or
     kept if `overlap` says so. Rows with the same value in the column `group` are held out together. Of what is left,
-    `limit` texts are trained on; those of a smaller limit are among those of a larger one.
+    as much as `limit` says is trained on; what a smaller limit leaves is part of what a larger one does. Documents are
+    taken from the front, and so is what is held out then: no more is read.
     """
 
     def __init__(
@@ -73,14 +75,15 @@ class SplitReader:
         *,
         overlap: Literal["drop", "keep"] = "drop",
         group: str | None = None,
-        limit: int | None = None,
+        limit: Limit | None = None,
         progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     ):
         self.source = source = find_labels(source)
         self.task = source.task
         self._drops_overlap = overlap == "drop"
         self._group = group
-        self._limit = limit
+        self.limit = limit
+        self._front = front_documents(self.task, validation)
         self._progress = progress
         own = self.task.validation if validation is None else None
         self._holds_out_validation = own is not None and own not in source.files and self.task.held_out > 0
@@ -105,20 +108,39 @@ class SplitReader:
     @cached_property
     def division(self) -> Division:
         """What becomes of the training rows."""
-        division = self._divide_documents() if self.task.kind == "language-modeling" else self._divide_rows()
-        return division if self._limit is None else self._limited(division, self._limit)
+        if self.limit is not None and (problem := self.limit.problem_for(self.task)) is not None:
+            raise DataError(problem, where="recipe.data.limit")
+        division = self._divide_documents() if self._is_text else self._divide_rows()
+        # How many tokens a document has, only who tokenizes it knows.
+        return division if self.limit is None or self.limit.tokens else self._limited(division, self.limit.number)
 
     def _limited(self, division: Division, limit: int) -> Division:
         rows = np.flatnonzero(division.trained_on)
         if limit > len(rows):
             raise DataError(f"there are only {len(rows)} {self._counted}", where="recipe.data.limit")
-        order = np.random.default_rng(seed_for(0, "limit", self.task.name)).permutation(rows)
-        return replace(division, dropped=division.dropped | _mask(len(division.dropped), order[limit:]))
+        if not self._is_text:
+            rows = np.random.default_rng(seed_for(0, "limit", self.task.name)).permutation(rows)
+        return replace(division, dropped=division.dropped | _mask(len(division.dropped), rows[limit:]))
+
+    @property
+    def _is_text(self) -> bool:
+        return self.task.kind == "language-modeling"
+
+    @cached_property
+    def _read(self) -> tuple[int, int]:
+        """Of text with a limit: (documents from the front that are read, their characters)."""
+        assert self.limit is not None
+        number = characters = 0
+        for document in self._all_texts("train"):
+            number, characters = number + 1, characters + sum(map(len, document))
+            if self.limit.is_enough(number, characters, front=self._front):
+                break
+        return number, characters
 
     @property
     def _counted(self) -> str:
         """What `limit` and `validation` are numbers of."""
-        if self.task.kind != "language-modeling":
+        if not self._is_text:
             return "training examples"
         if not self._has_few("train"):
             return "training documents"
@@ -142,6 +164,8 @@ class SplitReader:
 
     def _hold_out(self, groups: NDArray[Any], may_be_chosen: NDArray[np.bool_]) -> dict[str, NDArray[np.int64]]:
         """The held-out rows by role, group by group."""
+        if self._is_text and self.limit is not None:
+            groups, may_be_chosen = groups[: self._front], may_be_chosen[: self._front]
         order = np.random.default_rng(seed_for(0, "held out", self.task.name)).permutation(len(groups))
         order = order[may_be_chosen[order]]
         tenth = min(self.task.held_out, len(order) // 10)
@@ -176,7 +200,8 @@ class SplitReader:
         else:  # of these, chunks are dropped
             for document in read_documents(self.source, "train"):
                 kept = itertools.compress(chunk_documents([document]), roles)
-                yield "train", itertools.chain.from_iterable(kept)
+                if (first := next(kept, None)) is not None:
+                    yield "train", itertools.chain(first, itertools.chain.from_iterable(kept))
         for name, split in self.published.items():
             yield from ((name, document) for document in read_documents(self.source, split))
 
@@ -187,7 +212,11 @@ class SplitReader:
         return self._divide(reading("train"), reading)
 
     def _texts(self, split: str) -> Iterator[Iterable[str]]:
-        """The documents of a split; if there are few, their chunks."""
+        """The documents of a split, as many as are read; if there are few, their chunks."""
+        texts = self._all_texts(split)
+        return texts if self.limit is None or split != "train" else itertools.islice(texts, self._read[0])
+
+    def _all_texts(self, split: str) -> Iterator[Iterable[str]]:
         documents = read_documents(self.source, split)
         return chunk_documents(documents) if self._has_few(split) else documents
 
@@ -201,11 +230,11 @@ class SplitReader:
         rows = self._table("train")
         held = {name: rows.take(np.sort(numbers)) for name, numbers in self.division.held_out.items()}
         train = rows.take(np.flatnonzero(self.division.trained_on))
-        learned = rows if self._limit is None else train
+        learned = rows if self.limit is None else train
         if self.task.kind == "classification" and len(set(learned["label"].to_pylist())) < 2:
             raise DataError(
                 "all training examples have the same label",
-                where="recipe.data.limit" if self._limit else ", ".join(map(str, self.source.files["train"])),
+                where="recipe.data.limit" if self.limit else ", ".join(map(str, self.source.files["train"])),
             )
         return {"train": train, **held, **{name: self._table(own) for name, own in self.published.items()}}
 
@@ -234,24 +263,24 @@ class SplitReader:
             rows = read_rows_of(kind, self.source.files[split], self.task, group=group)
         return rows.append_column("row", pa.array(np.arange(rows.num_rows)))
 
-    def one_text_in(self, share: float = 1.0) -> int:
-        """`training_texts` has one in how many: whoever counts words has all that are different in memory.
-
-        Of a `share` of the source, which a limit leaves, it has more.
-        """
-        if self.task.kind != "language-modeling":
+    def one_text_in(self) -> int:
+        """`training_texts` has one in how many: whoever counts words has all that are different in memory."""
+        if not self._is_text:
             return 1
-        return max(1, math.ceil(share * self.source.size("train") / _TRAINING_BYTES))
+        if self.limit is None:
+            size = float(self.source.size("train"))
+        else:  # what it leaves
+            size = float(self.division.trained_on.mean()) * self._read[1]
+        return max(1, math.ceil(size / _TRAINING_BYTES))
 
     def training_texts(self) -> Iterator[str]:
         """What a tokenizer is trained on: all texts, or a part of them from the first to the last."""
-        if self.task.kind == "language-modeling":
+        if self._is_text:
             # A byte-level BPE is trained on the same words, in less memory.
             chunker = TextChunker()
             documents = (document for split, document in self.documents() if split == "train")
             chunks = (chunk for document in documents for chunk, _ in chunker.chunks(document))
-            share = 1.0 if self._limit is None else float(self.division.trained_on.mean())
-            yield from itertools.islice(chunks, 0, None, self.one_text_in(share))
+            yield from itertools.islice(chunks, 0, None, self.one_text_in())
         else:
             table = self.tables()["train"]
             for name in table.column_names:

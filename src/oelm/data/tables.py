@@ -1,19 +1,21 @@
-"""Tables: the rows of files in Parquet, CSV, TSV and JSON lines, validated for their task. Some say the labels."""
+"""Tables: the rows of files in Parquet, Arrow, CSV, TSV and JSON, validated for their task. Some say the labels."""
 
 import codecs
+import json as builtin_json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, json, parquet
 
 from oelm.data.labels import check_spread, convert_labels, has_fractions, index_labels, name_classes
-from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source
+from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source, decompress, plain_suffix
 from oelm.data.tasks import TASKS, Task
 from oelm.errors import DataError, did_you_mean
 from oelm.parquet import open_parquet
@@ -64,9 +66,9 @@ def find_labels(source: Source) -> Source:
 def guess_task(path: Path, columns: Mapping[str, str]) -> str:
     """The name of the task that one's own file, or folder, looks like: by its labels, if it has any."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    tables = [file for file in files if file.suffix.lower() in TABLES]
+    tables = [decompress(file) for file in files if plain_suffix(file) in TABLES]
     if not tables:
-        return "tokens" if any(file.suffix.lower() in TAGGED for file in files) else "text"
+        return "tokens" if any(plain_suffix(file) in TAGGED for file in files) else "text"
     first = next((file for file in tables if file.stem.lower().startswith("train")), tables[0])
     label = columns.get("label", "label")
     task = replace(TASKS["classification"], label=label)
@@ -123,9 +125,9 @@ def read_table(path: Path, task: Task) -> pa.Table:
                     raise
         unclosed = "; or close a quotation mark that makes one row of many" if extension == ".csv" else ""
         raise DataError(f"{path} has a row of more than {_BLOCK_SIZES[-1] // 2**20} MB", hint=f"split it{unclosed}")
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+    except (pa.ArrowException, ValueError, AttributeError, RecursionError) as error:
         hint = "check that the file is complete"
-        if extension != ".parquet":
+        if extension not in (".parquet", ".arrow"):
             hint = explain_encoding(path) or f"{hint} and UTF-8"
         if "changed from" in str(error) and "label" in str(error):
             hint = "labels that are all names, or all numbers"
@@ -139,6 +141,13 @@ def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
     if extension == ".parquet":
         with open_parquet(path) as file:
             return file.read()
+    if extension == ".arrow":
+        with _open_arrow(path) as reader:
+            table = reader.read_all()
+        table.validate(full=True)  # before anything follows its offsets
+        return table
+    if extension == ".json" and _is_array(path):
+        return pa.Table.from_pylist(builtin_json.loads(path.read_bytes()))
     if extension in (".jsonl", ".json"):
         return json.read_json(
             path,
@@ -160,6 +169,19 @@ def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
     )
 
 
+def _open_arrow(path: Path) -> Any:
+    """A file, or the stream that `save_to_disk` of the datasets library writes."""
+    with path.open("rb") as file:
+        is_file = file.read(6) == b"ARROW1"
+    return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(pa.memory_map(str(path)))
+
+
+def _is_array(path: Path) -> bool:
+    """Whether the rows of JSON are the elements of a list, and not its lines."""
+    with path.open("rb") as file:
+        return file.read(_BLOCK).lstrip().startswith(b"[")
+
+
 def check_shape(path: Path) -> None:
     """Refuse what no table of texts looks like, before Arrow makes every column of it for every row."""
     extension = path.suffix.lower()
@@ -167,6 +189,9 @@ def check_shape(path: Path) -> None:
         _check_json(path)
     elif extension == ".parquet":
         _check_width(path, parquet.read_metadata(path).num_columns)
+    elif extension == ".arrow":
+        with _open_arrow(path) as reader:
+            _check_width(path, len(reader.schema))
     else:
         with path.open("rb") as file:
             lines = iter(partial(file.readline, _BLOCK_SIZES[-1]), b"")
@@ -380,7 +405,7 @@ def _classes(task: Task) -> str:
 
 def explain_encoding(path: Path) -> str | None:
     """What to do with a text file that is not UTF-8: UTF-16, as some spreadsheets write it, or one byte a character."""
-    if path.suffix.lower() == ".parquet":
+    if path.suffix.lower() in (".parquet", ".arrow"):
         return None
     with path.open("rb") as file:
         is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

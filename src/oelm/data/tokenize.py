@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from textwrap import shorten
 from typing import IO, Any, Literal
@@ -22,6 +22,8 @@ from oelm.data.chunking import TextChunker
 from oelm.data.documents import END_OF_TEXT
 from oelm.data.kinds.kind import Encoded, check_scorer
 from oelm.data.kinds.table import TASK_KINDS
+from oelm.data.limit import Limit
+from oelm.data.parts import Chunks, PartCache, split_batches, split_parts
 from oelm.data.sources import Source
 from oelm.data.splits import Division, SplitReader
 from oelm.data.tasks import SHIPPED_TASKS, Task
@@ -39,7 +41,6 @@ _BATCH_TEXTS = 1000  # tokenized at a time
 _BLOCK = 2**20  # tokens looked at together
 _UNKNOWN = "<|unknown|>"  # a word that no training text has
 _STRETCHES = 50  # at most, of a text without documents
-_BATCH_CHARACTERS = 2**19  # of language modeling tokenized at a time: a million take 100 to 200 MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,7 @@ def tokenize_task(
     pair_separator: str | None = None,
     overlap: Literal["drop", "keep"] = "drop",
     group: str | None = None,
-    limit: int | None = None,
+    limit: Limit | None = None,
     progress: PrepareCallback = lambda what, done, total: None,
     log: MessageCallback = lambda text: None,
 ) -> TokenizedTask:
@@ -143,7 +144,7 @@ def tokenize_task(
         "pair_separator": pair_separator,
         "overlap": overlap,
         "group": group,
-        **({} if limit is None else {"limit": limit}),
+        **({} if limit is None else {"limit": {limit.unit: limit.number}}),
         **({"columns": [*task.columns, task.label]} if task.only_these_columns else {}),
         **({"max_target": task.max_target} if task.kind == "seq2seq" else {}),
         **({} if task.name in SHIPPED_TASKS else {"defined": {name: getattr(task, name) for name in _DEFINED}}),
@@ -157,19 +158,25 @@ def tokenize_task(
         yield from reader.training_texts()
         check_unchanged()
 
-    part = reader.one_text_in()
+    part = reader.one_text_in() if limit is None else 1  # of what a limit leaves, the limit says it
     chosen = tokenizer(training_texts, data if part == 1 else {**data, "one_text_in": part})
     fingerprint = tokenizer_fingerprint(chosen)
     key = {"format": _FORMAT, "data": data, "tokenizer": fingerprint, "max_length": max_length}
 
     def make(folder: Path) -> None:
-        write = _write_tokens if task.kind == "language-modeling" else _write_examples
-        write(folder, reader, chosen, max_length=max_length, pair_separator=pair_separator, progress=progress)
+        if task.kind == "language-modeling":
+            _write_tokens(folder, reader, chosen, parts, max_length=max_length, progress=progress)
+        else:
+            _write_examples(
+                folder, reader, chosen, max_length=max_length, pair_separator=pair_separator, progress=progress
+            )
         check_unchanged()
         for line in _describe(reader.division):
             log(line)
 
+    parts = PartCache(fingerprint, _token_dtype(chosen), log=log)
     folder = cached_dir("tokens", key, make, log=log)
+    parts.clear()
     try:
         meta = _Meta(**json.loads((folder / "meta.json").read_text(encoding="utf-8")))
         task = replace(task, labels=tuple(meta.labels or task.labels))
@@ -308,27 +315,32 @@ def _write_tokens(
     folder: Path,
     reader: SplitReader,
     tokenizer: Any,
+    cache: PartCache,
     *,
     max_length: int,
-    pair_separator: str | None,
     progress: PrepareCallback,
 ) -> None:
     if tokenizer.eos_token_id is None:
         raise DataError("the tokenizer has no end-of-text token", hint="use another data.tokenizer")
-    dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
+    dtype = _token_dtype(tokenizer)
     written: dict[str, int] = {}
-    done = 0
+    done, most = 0, {"train": reader.limit.tokens} if reader.limit is not None and reader.limit.tokens else {}
     with ExitStack() as stack:
         files: dict[str, IO[bytes]] = {}
-        for name, batch in _batches(reader.documents(), TextChunker(tokenizer)):
+        for name, chunks, is_full in split_parts(reader.documents(), TextChunker(tokenizer)):
             if name not in files:
                 files[name] = stack.enter_context((folder / f"{name}.tokens").open("wb"))
-            flat = _tokens(tokenizer, batch, dtype)
-            files[name].write(flat.tobytes())
-            written[name] = written.get(name, 0) + len(flat)
-            done += sum(last for _, last in batch)
+            left = most[name] - written.get(name, 0) if name in most else None
+            if left != 0:
+                tokenize = partial(_tokens, tokenizer, dtype=dtype, progress=progress, done=done)
+                flat = (cache.tokens(chunks, tokenize) if is_full else tokenize(chunks))[:left]
+                files[name].write(flat.tobytes())
+                written[name] = written.get(name, 0) + len(flat)
+            done += sum(last for _, last in chunks)
             progress("tokenizing", done, 0)
     written.setdefault("train", 0)  # every document may equal a held-out one
+    if written["train"] < most.get("train", 0):
+        raise DataError(f"there are only {written['train']:,} training tokens", where="recipe.data.limit")
     for name, number in written.items():
         if number <= max_length:
             raise DataError(
@@ -339,35 +351,29 @@ def _write_tokens(
     _write_meta(folder, _Meta(splits=list(written), cut={}, overlap=overlap, dtype=np.dtype(dtype).name))
 
 
-def _tokens(tokenizer: Any, chunks: list[tuple[str, bool]], dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
-    """The tokens of chunks, with the end-of-text token after the last chunk of every document."""
+def _token_dtype(tokenizer: Any) -> type[np.unsignedinteger[Any]]:
+    return np.uint16 if len(tokenizer) <= 2**16 else np.uint32
+
+
+def _tokens(
+    tokenizer: Any, chunks: Chunks, *, dtype: type[np.unsignedinteger[Any]], progress: PrepareCallback, done: int
+) -> NDArray[Any]:
+    """The tokens of chunks, with the end-of-text token after the last chunk of every document. Before them, `done`
+    documents were tokenized."""
     # What a call of the tokenizer does, but for the place of every token in its text: that takes a fifth of the time.
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = tokenizer.split_special_tokens
-    encoded = backend.encode_batch_fast([text for text, _ in chunks], add_special_tokens=False)
     end = np.array([tokenizer.eos_token_id], dtype=dtype)
     parts = []
-    for one, (_, last) in zip(encoded, chunks, strict=True):
-        parts += [np.array(one.ids, dtype=dtype), end] if last else [np.array(one.ids, dtype=dtype)]
+    for batch in split_batches(chunks):  # which has as many threads as there are cores
+        encoded = backend.encode_batch_fast([text for text, _ in batch], add_special_tokens=False)
+        for one, (_, last) in zip(encoded, batch, strict=True):
+            parts += [np.array(one.ids, dtype=dtype), end] if last else [np.array(one.ids, dtype=dtype)]
+            done += last
+        progress("tokenizing", done, 0)
     return np.concatenate(parts)
-
-
-def _batches(
-    documents: Iterable[tuple[str, Iterable[str]]], chunker: TextChunker
-) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
-    """(split, chunks of its documents), batched up to what can be tokenized in little memory."""
-    pending: dict[str, list[tuple[str, bool]]] = {}
-    sizes: dict[str, int] = {}
-    for name, document in documents:
-        for chunk in chunker.chunks(document):
-            pending.setdefault(name, []).append(chunk)
-            sizes[name] = sizes.get(name, 0) + len(chunk[0])
-            if len(pending[name]) == _BATCH_TEXTS or sizes[name] >= _BATCH_CHARACTERS:
-                yield name, pending.pop(name)
-                del sizes[name]
-    yield from pending.items()
 
 
 @dataclass(frozen=True, kw_only=True)

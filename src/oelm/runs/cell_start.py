@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from oelm.facts import AttentionMap, AttentionStats, Count, Share, TaskFacts
 from oelm.runs.files import FileType
@@ -63,6 +64,8 @@ class CellStart:
     """What the heads of its `maps` attended to before it."""
     origin: Origin | None = None
     """Of a cell that starts from the model of another study: where that is from."""
+    hub: dict[Literal["model", "tokenizer"], str] = field(default_factory=dict)
+    """Those of the hub: `owner/name@commit`, as it was resolved when they were loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,4 +22,6 @@ def task_of(data: DataConfig) -> Task:
 def source_of(data: DataConfig) -> Source:
     """The task and its files."""
     made = data.synthetic or SyntheticConfig()
-    return find_source(task_of(data), data.path, pairs=made.pairs, seed=made.seed)
+    return find_source(
+        task_of(data), data.path, pairs=made.pairs, seed=made.seed, limit=data.limit, validation=data.validation
+    )

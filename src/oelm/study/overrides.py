@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oelm import yaml
+from oelm.data.limit import LIMIT_FIELDS
 from oelm.errors import did_you_mean
 from oelm.masking import HOW_TO_PASS, has_secret, mask_secrets
 from oelm.study.problems import Problems, study_error, validate
@@ -41,8 +42,8 @@ def apply_override(raw: dict[str, Any], text: str, problems: Problems) -> None:
 
 
 def set_path(data: dict[str, Any], path: str, value: Any, problems: Problems, *, at: str) -> None:
-    """Set a dotted path in place. Budgets are one choice, so a new one replaces the other; another optimizer has other
-    options."""
+    """Set a dotted path in place. A budget is one choice, as is a limit, so a new one replaces the other; another
+    optimizer has other options."""
     *parents, last = _split_path(data, path)
     for part in parents:
         inner = data.get(part)
@@ -52,7 +53,7 @@ def set_path(data: dict[str, Any], path: str, value: Any, problems: Problems, *,
             problems.add(at, f"'{part}' has no parts")
             return
         data = inner
-    if parents and parents[-1] == "budget" and last in BUDGET_FIELDS:
+    if parents and last in {"budget": BUDGET_FIELDS, "limit": LIMIT_FIELDS}.get(parents[-1], ()):
         data.clear()
     if parents and parents[-1] == "optimizer" and last == "name" and data.get("name") != value:
         data.pop("options", None)

@@ -78,6 +78,10 @@ def _describe(item: Any, root: type, path: list[str]) -> str:
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
         return f"{seen!r} is not known{did_you_mean(seen, choices)}; one of {', '.join(choices)}"
+    if kind == "dataclass_type" and (known := _fields_at(root, path)):
+        return (
+            f"must be a mapping with {', '.join(known)}, such as {{{known[0]}: {shorten(seen)}}}, got {shorten(seen)}"
+        )
     text = item["msg"].removeprefix("Input ").removeprefix("should ").replace("Input should ", "")
     return f"must {text[0].lower()}{text[1:]}, got {shorten(seen)}"
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Interval, Len
 
+from oelm.data.limit import Limit
 from oelm.study.forbid_extra import ForbidExtra, as_in_file
 
 _Text = Annotated[str, Len(1)]
@@ -97,6 +98,11 @@ class SyntheticConfig(ForbidExtra):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LimitConfig(ForbidExtra, Limit):
+    """Exactly one of the three: `examples`, or of language modeling `documents` or `tokens`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig(ForbidExtra):
     task: _Text = "classification"
     """A row of the table of tasks: sst2, imdb, tinystories, ...; of your own data: classification, pairs, regression,
@@ -123,9 +129,8 @@ class DataConfig(ForbidExtra):
     left out. Of text: documents, or, of fewer than 20, pieces of about 2,000 characters."""
     overlap: Literal["drop", "keep"] = "drop"
     """Training examples that are also in the validation or test split, or nearly: dropped, or kept as published."""
-    limit: _Positive | None = None
-    """Training examples to train on, counted as for `validation`, the same ones for every arm and seed; the simple
-    baseline learns from them too. Left out, all."""
+    limit: LimitConfig | None = None
+    """What to train on, the same for every arm and seed; the simple baseline learns from it too. Left out, all."""
     group: str | None = None
     """A column, such as the document of a sentence: examples with the same value in it are held out together."""
     pair_separator: str | None = None

@@ -96,6 +96,8 @@ def _check_data(data: DataConfig, task: Task, problems: Problems) -> None:
         problems.add("recipe.data.group", f"examples of task '{task.name}' are made one by one: they have no groups")
     if data.group is not None and task.kind == "language-modeling":
         problems.add("recipe.data.group", f"task '{task.name}' is text: whole documents are held out")
+    if data.limit is not None and (problem := data.limit.problem_for(task)) is not None:
+        problems.add("recipe.data.limit", problem)
     if data.max_target is not None and task.kind != "seq2seq":
         problems.add("recipe.data.max_target", f"task '{task.name}' has no targets to write")
     if data.pair_separator is not None and not task.is_own and not (task.pairs and task.kind == "classification"):

@@ -10,12 +10,13 @@ import traceback
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from oelm.data.splits import SplitReader
 from oelm.data.tokenize import TokenizedTask, load_tokenizer, tokenize_task, train_tokenizer
 from oelm.errors import AuditFailed, CellError, OelmError, Stopped
 from oelm.facts import AttentionStats
+from oelm.hub import commit_of
 from oelm.runs.cell_start import CELL_FILE, CellStart, StartedCell, read_cell
 from oelm.runs.files import digest_file
 from oelm.runs.layout import CHECKPOINTS, FINISHED, LOG, PREDICTIONS, RECORD, STEPS, Status
@@ -26,7 +27,7 @@ from oelm.runs.steps import read_written_steps
 from oelm.runs.train_state import TrainState
 from oelm.study.cells import CellSpec
 from oelm.study.data_task import source_of
-from oelm.study.recipe import Recipe
+from oelm.study.recipe import ModelConfig, Recipe, TokenizerConfig
 from oelm.train.origin import (
     check_frozen_as_saved,
     check_origin_unchanged,
@@ -254,6 +255,7 @@ def build_loop(
         heads=loop.heads(),
         untreated=() if untreated is None else sample_maps(untreated.maps),
         origin=origin,
+        hub=_hub_commits(recipe),
     )
     if lease is not None:
         lease.write(CELL_FILE, StartedCell(spec=spec, start=start))
@@ -298,6 +300,19 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
         progress=progress.on_prepare,
         log=progress.on_message,
     )
+
+
+def _hub_commits(recipe: Recipe) -> dict[Literal["model", "tokenizer"], str]:
+    """Of the model and the tokenizer, where they are the hub's."""
+    from oelm.models.build import resolve_name
+
+    named: dict[Literal["model", "tokenizer"], ModelConfig | TokenizerConfig] = {
+        "model": recipe.model,
+        "tokenizer": recipe.data.tokenizer or recipe.model,
+    }
+    of_hub = {what: one for what, one in named.items() if one.name not in (None, "oelm-gpt")}  # others are made here
+    found = {what: commit_of(resolve_name(str(one.name)), revision=one.revision) for what, one in of_hub.items()}
+    return {what: commit for what, commit in found.items() if commit is not None}
 
 
 def open_splits(recipe: Recipe) -> SplitReader:

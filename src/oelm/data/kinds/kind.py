@@ -44,7 +44,7 @@ class Ragged:
     @classmethod
     def of(cls, column: pa.ChunkedArray) -> Ragged:
         if column.num_chunks != 1:  # Arrow divides what its 32-bit offsets cannot hold
-            raise DataError("a split has more than two billion tokens", hint="fewer rows: recipe.data.limit")
+            raise DataError("a split has more than two billion tokens", hint="fewer rows: recipe.data.limit.examples")
         lists = column.chunk(0)
         return cls(values=lists.values.to_numpy(), offsets=lists.offsets.to_numpy().astype(np.int64))
 
