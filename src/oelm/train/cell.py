@@ -304,7 +304,7 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
 
 def _hub_commits(recipe: Recipe) -> dict[Literal["model", "tokenizer"], str]:
     """Of the model and the tokenizer, where they are the hub's."""
-    from oelm.models.build import resolve_name
+    from oelm.models.folder import resolve_name
 
     named: dict[Literal["model", "tokenizer"], ModelConfig | TokenizerConfig] = {
         "model": recipe.model,
