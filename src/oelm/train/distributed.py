@@ -18,12 +18,10 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from oelm.data.kinds.kind import Rows
+from oelm.heads.sharded import is_sharded
 
 STORE_VARIABLE = "OELM_STORE"
 """Names the file by which the processes find each other. Without it they go by what torchrun says, over a socket."""
@@ -134,6 +132,9 @@ def allreduce_bytes(wrapped_model: nn.Module) -> tuple[int, int]:
 
 def shard_(model: nn.Module, device: torch.device) -> None:
     """Keep this process's part of a model on its device; what learns and what does not is settled from then on."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard  # half a second that only those wait for who need it
+
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for module in (*_blocks(model), model):
         # The model itself too: else, after an evaluation, the weights around the blocks would stay gathered.
@@ -150,6 +151,8 @@ def _blocks(model: nn.Module) -> Iterable[nn.Module]:
 @contextmanager
 def no_sync(model: nn.Module) -> Iterator[None]:
     """Inside, each process adds to its own unsharded gradient; a later pass reduces them all."""
+    from torch.distributed.fsdp import FSDPModule
+
     assert isinstance(model, FSDPModule)
     model.set_requires_gradient_sync(False)
     try:
@@ -176,7 +179,8 @@ def local_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dic
 
 
 def _local_bytes(tensor: Tensor) -> int:
-    return _bytes(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
+    sharded: Any = tensor
+    return _bytes(sharded.to_local() if is_sharded(tensor) else tensor)
 
 
 def _bytes(tensor: Tensor) -> int:

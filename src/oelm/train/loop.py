@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from oelm.data.batches import BatchSampler, collate
 from oelm.data.kinds.kind import Encoded, Rows
@@ -28,6 +27,7 @@ from oelm.errors import CellError, Stopped
 from oelm.facts import AttentionStats
 from oelm.heads.applied import Applied
 from oelm.heads.attention import UntreatedMaps, measure_heads
+from oelm.heads.sharded import is_sharded
 from oelm.runs.files import writing
 from oelm.runs.layout import STEPS
 from oelm.runs.lease import Lease
@@ -233,7 +233,8 @@ class Loop:
         learns = [p for p in self.model.parameters() if p.requires_grad]
         self.accelerator.unscale_gradients()
         norm = torch.nn.utils.get_total_norm([p.grad for p in learns if p.grad is not None])
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        sharded: Any = norm
+        norm = sharded.full_tensor() if is_sharded(norm) else norm
         # Where looking costs nothing, gradients that are short enough are left alone; elsewhere they are times 1.
         if self.recipe.max_grad_norm is not None and (norm.device.type != "cpu" or norm > self.recipe.max_grad_norm):
             torch.nn.utils.clip_grads_with_norm_(learns, self.recipe.max_grad_norm, norm)
