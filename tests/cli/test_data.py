@@ -48,13 +48,49 @@ def test_a_folder_is_shown_with_what_its_splits_share(run, tmp_path):
     assert "mine: classification, text in text, 3 labels" in out
     assert "a         10           2     3" in out, "by label and split"
     assert "6 of 9 texts of test are also in train" in out
-    assert out.splitlines()[-1].startswith("[c] some words of row 29")
+    *_, last, _, study = out.splitlines()
+    assert last.startswith("[c] some words of row 29")
+    assert study == "in a study: data: {path: mine}"
     code, out, _ = run("mine", "--json")
     found = json.loads(out)
     assert {name: split["rows"] for name, split in found["splits"].items()} == {"train": 30, "validation": 6, "test": 9}
     assert found["labels"] == ["a", "b", "c"]
     assert found["splits"]["train"]["words"] == [9, 9, 9, 9, 9]
     assert len(found["examples"]) == 3
+
+
+def test_it_ends_with_what_a_study_says(run, tmp_path):
+    """Also of what no label tells: its form does, and a folder may have the name of a task."""
+    tiny_kinds.write_tokens(tmp_path / "ner")
+    tiny_kinds.write_questions(tmp_path / "qa")
+    (tmp_path / "books").mkdir()
+    for number in range(30):
+        (tmp_path / "books" / f"{number}.txt").write_text(f"the text of book number {number}\n" * 9)
+    (tmp_path / "stars.csv").write_text("review,stars\n" + "".join(f"a review {row},{row % 5}\n" for row in range(40)))
+    for words, line in {
+        ("ner",): "{task: tokens, path: ner}",
+        ("qa",): "{task: qa, path: qa}",
+        ("books",): "{task: text, path: books, validation: 3}",
+        ("stars.csv", "--column", "text=review", "--column", "label=stars"): "{path: stars.csv, columns: "
+        "{text: review, label: stars}}",
+    }.items():
+        code, out, _ = run(*words)
+        assert (code, out.splitlines()[-1]) == (0, f"in a study: data: {line}")
+
+
+def test_what_a_study_would_refuse_is_refused(run, tmp_path):
+    (tmp_path / "lable.csv").write_text("text,lable\n" + "".join(f"row {row},{row % 2}\n" for row in range(20)))
+    code, _, errors = run("lable.csv")
+    assert code == 2
+    assert "no column 'label' for task 'classification'; did you mean 'lable'?" in errors
+    assert "--column label=NAME for oelm data" in errors
+    folder = tiny_kinds.write_tokens(tmp_path / "ner")
+    (folder / "test.conll").write_text("Mars X B-PLANET\n", encoding="utf-8")
+    code, _, errors = run("ner")
+    assert code == 2
+    assert "tag 'B-PLANET' is in no training sentence" in errors
+    (tmp_path / "few.csv").write_text("text,label\na,x\nb,y\nc,x\n")
+    assert "for each, for which these are too few" in run("few.csv")[1]
 
 
 def test_numbers_pairs_and_text_are_recognized(run, tmp_path):

@@ -11,8 +11,7 @@ from oelm.cli.echo import echo
 from oelm.data.own import HubName, find_on_hub, name_columns
 from oelm.data.sources import find_source
 from oelm.data.splits import SplitReader
-from oelm.data.summary import DataSummary, Example, summarize_source, summarize_splits
-from oelm.data.tables import guess_task
+from oelm.data.summary import DataSummary, Example, guess_task, summarize_source, summarize_splits
 from oelm.data.tasks import TASKS, task_named
 from oelm.errors import DataError, did_you_mean
 from oelm.facts import Overlap
@@ -20,6 +19,7 @@ from oelm.format import escape_controls, finite_or_none, format_columns, format_
 
 _SHOWN = 300  # characters of a text
 _LABELS = 30  # lines of them
+_FEWEST = 10  # of which a tenth can be held out
 _COLUMNS = ("text", "text_a", "text_b", "label")
 
 
@@ -35,11 +35,14 @@ def data(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
     """Show rows, labels, lengths, overlap and examples of data, before training on them"""
-    found = _summarize(data, task, _parse_columns(column or []), config)
+    columns = _parse_columns(column or [])
+    found = _summarize(data, task, columns, config)
     if as_json:
         echo(json.dumps(finite_or_none(found.to_dict()), indent=2))
     else:
         echo(f"{data}: " + "\n".join(_lines(found)))
+        if not _is_study(data):
+            echo(f"\nin a study: {_study_line(data, found, columns, config)}")
 
 
 def _parse_columns(options: list[str]) -> dict[str, str]:
@@ -54,13 +57,12 @@ def _parse_columns(options: list[str]) -> dict[str, str]:
 
 def _summarize(data: str, task: str | None, columns: Mapping[str, str], config: str | None) -> DataSummary:
     path = Path(data).expanduser()
-    is_study = path.suffix in (".yaml", ".yml")
-    if path.exists() and not is_study:
+    if path.exists() and not _is_study(data):
         name = task or guess_task(path, columns)
         return summarize_source(find_source(name_columns(task_named(name), columns), data))
     if data in TASKS and (task is None or task == data):
         return summarize_source(find_source(name_columns(TASKS[data], columns), None))
-    if is_study or data in _shipped():
+    if _is_study(data):
         return _summarize_study(data, task, columns)
     if "/" in data and not data.startswith((".", "/", "~")) and not path.suffix:
         own = name_columns(task_named(task or "classification"), columns)
@@ -69,6 +71,10 @@ def _summarize(data: str, task: str | None, columns: Mapping[str, str], config: 
         f"there is no such file, folder, task or study: {data}{did_you_mean(data, [*TASKS, *_shipped()])}",
         hint="a data set of the hub is owner/name; oelm studies ls lists studies",
     )
+
+
+def _is_study(data: str) -> bool:
+    return Path(data).suffix in (".yaml", ".yml") or (data not in TASKS and data in _shipped())
 
 
 def _shipped() -> Mapping[str, Path]:
@@ -91,6 +97,19 @@ def _summarize_study(name: str, task: str | None, columns: Mapping[str, str]) ->
     )
 
 
+def _study_line(data: str, found: DataSummary, columns: Mapping[str, str], config: str | None) -> str:
+    """What a study says to train on the same."""
+    said: dict[str, object] = {} if found.task in ("classification", "pairs") else {"task": found.task}
+    is_local = Path(data).expanduser().exists()
+    if is_local or data not in TASKS:
+        said |= {"path": data} if is_local else {"hub": data}
+    said |= {"config": config} if config else {}
+    said |= {"columns": f"{{{', '.join(f'{name}: {value}' for name, value in columns.items())}}}"} if columns else {}
+    if found.kind == "language-modeling" and (is_local or data not in TASKS):  # where only the study says how many
+        said["validation"] = max(1, min(1000, found.splits["train"].rows // 10))
+    return f"data: {{{', '.join(f'{name}: {value}' for name, value in said.items())}}}"
+
+
 # -- as text ------------------------------------------------------------------------------------------------------
 
 
@@ -109,7 +128,9 @@ def _lines(found: DataSummary) -> Iterator[str]:
     yield from format_columns(rows, left=("split", ""))
     if found.held_out:
         whom = "each" if len(found.held_out) > 1 else "it"
-        yield f"no file of {' and '.join(found.held_out)}: a study holds out up to a tenth of the rows for {whom}"
+        too_few = ", for which these are too few" if next(iter(found.splits.values())).rows < _FEWEST else ""
+        roles = " and ".join(found.held_out)
+        yield f"no file of {roles}: a study holds out up to a tenth of the rows for {whom}{too_few}"
     if found.labels:
         yield ""
         yield from _label_lines(found)

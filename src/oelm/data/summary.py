@@ -2,8 +2,10 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,16 @@ import pyarrow as pa
 
 from oelm.data.documents import read_documents
 from oelm.data.kinds.kind import read_rows_of
+from oelm.data.kinds.qa import load_squad
 from oelm.data.kinds.table import TASK_KINDS
+from oelm.data.kinds.tokens import check_tags
+from oelm.data.labels import has_fractions
 from oelm.data.overlap import TextOrPair
-from oelm.data.sources import Source
+from oelm.data.sources import TABLES, TAGGED, Source, decompress, plain_suffix
 from oelm.data.splits import SplitReader, divide
-from oelm.data.tables import find_labels, has_labels, read_rows
-from oelm.data.tasks import Task
+from oelm.data.tables import check_names, find_labels, has_labels, own_labels, read_rows, read_table
+from oelm.data.tasks import TASKS, Task
+from oelm.errors import did_you_mean
 from oelm.facts import Overlap
 
 QUANTILES = (0, 0.05, 0.5, 0.95, 1)
@@ -52,7 +58,7 @@ class DataSummary:
     columns: tuple[str, ...]
     """Of the text."""
     labels: tuple[str, ...]
-    """The classes, in the order of their indices; of tags, those of all splits."""
+    """The classes, in the order of their indices; or the tags."""
     hub: str | None
     """`owner/name@commit`, if they are from there."""
     files: dict[str, tuple[str, ...]]
@@ -69,6 +75,26 @@ class DataSummary:
 
 
 _Rows = Callable[[], Iterator[Example]]
+
+
+def guess_task(path: Path, columns: Mapping[str, str]) -> str:
+    """The name of the task that one's own file, or folder, looks like: by its form, or by its labels, if it has any."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    tables = [decompress(file) for file in files if plain_suffix(file) in TABLES]
+    if not tables:
+        return "tokens" if any(plain_suffix(file) in TAGGED for file in files) else "text"
+    first = next((file for file in tables if file.stem.lower().startswith("train")), tables[0])
+    if load_squad(first) is not None:
+        return "qa"
+    label = columns.get("label", "label")
+    task = replace(TASKS["classification"], label=label)
+    table = read_table(first, task)
+    check_names(table, first)
+    if label not in table.column_names:
+        others = [name for name in table.column_names if name != columns.get("text", "text")]
+        is_text = len(others) < len(table.column_names) and not did_you_mean(label, others)
+        return "text" if is_text and "label" not in columns else task.name
+    return "regression" if has_fractions(own_labels(table, task, first)) else task.name
 
 
 def summarize_source(source: Source) -> DataSummary:
@@ -125,12 +151,14 @@ def _documents_of(source: Source, split: str) -> _Rows:
 
 
 def _find_tags(source: Source, tables: dict[str, pa.Table]) -> Source:
-    """The source with the tags of all splits, if its task is about tags."""
+    """The source with the tags of its training split, if its task is about tags; other splits have no others."""
     if source.task.kind != "tokens":
         return source
-    tags = pa.concat_tables([table.select(["tags"]) for table in tables.values()])
-    labels = TASK_KINDS["tokens"].find_labels(tags, source.task)
-    return replace(source, task=replace(source.task, labels=labels))
+    task = replace(source.task, labels=TASK_KINDS["tokens"].find_labels(tables["train"], source.task))
+    for name, table in tables.items():
+        for row, (text, tags) in enumerate(zip(table["text"].to_pylist(), table["tags"].to_pylist(), strict=True)):
+            check_tags(tags, task, where=f"the split '{name}', row {row}: {shorten(text, 60)}")
+    return replace(source, task=task)
 
 
 def _rows_of(table: pa.Table, task: Task) -> _Rows:

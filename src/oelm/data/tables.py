@@ -4,7 +4,7 @@ import codecs
 import json as builtin_json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, json, parquet
 
-from oelm.data.labels import check_spread, convert_labels, has_fractions, index_labels, name_classes
-from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source, decompress, plain_suffix
-from oelm.data.tasks import TASKS, Task
+from oelm.data.labels import check_spread, convert_labels, index_labels, name_classes
+from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source
+from oelm.data.tasks import Task
 from oelm.errors import DataError, did_you_mean
 from oelm.parquet import open_parquet
 
@@ -50,10 +50,10 @@ def find_labels(source: Source) -> Source:
         return source
     tables = {path: read_table(path, task) for path in source.files["train"]}
     for path, table in tables.items():
-        _check_names(table, path)
+        check_names(table, path)
     first, *_ = tables
     task = replace(task, columns=_text_columns(tables[first], task, first, may_be_pairs=True))
-    labels = pa.concat_arrays([_own_labels(table, task, path) for path, table in tables.items()])
+    labels = pa.concat_arrays([own_labels(table, task, path) for path, table in tables.items()])
     where = f"{first}, column '{_label_column(tables[first], task, first)}'"
     if task.kind == "regression":
         check_spread(labels, where=where)
@@ -61,22 +61,6 @@ def find_labels(source: Source) -> Source:
         names = name_classes(pc.unique(labels).to_pylist(), where=where)
         task = replace(task, labels=names, has_found_labels=True)
     return replace(source, task=task)
-
-
-def guess_task(path: Path, columns: Mapping[str, str]) -> str:
-    """The name of the task that one's own file, or folder, looks like: by its labels, if it has any."""
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    tables = [decompress(file) for file in files if plain_suffix(file) in TABLES]
-    if not tables:
-        return "tokens" if any(plain_suffix(file) in TAGGED for file in files) else "text"
-    first = next((file for file in tables if file.stem.lower().startswith("train")), tables[0])
-    label = columns.get("label", "label")
-    task = replace(TASKS["classification"], label=label)
-    table = read_table(first, task)
-    _check_names(table, first)
-    if label not in table.column_names:
-        return "text" if columns.get("text", "text") in table.column_names and "label" not in columns else task.name
-    return "regression" if has_fractions(_own_labels(table, task, first)) else task.name
 
 
 def has_labels(source: Source, split: str) -> bool:
@@ -261,7 +245,7 @@ def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None =
         raise DataError(f"{path} has no rows")
     if task.package is not None and not source.local:
         table = table.filter(pc.equal(table["source"], PACKAGED[task.package][2]))
-    _check_names(table, path)
+    check_names(table, path)
     texts = _text_columns(table, task, path)
     columns: dict[str, pa.ChunkedArray] = {}
     for name, column in zip(_output_names(texts), texts, strict=True):
@@ -306,7 +290,8 @@ def _text_columns(table: pa.Table, task: Task, path: Path, *, may_be_pairs: bool
         where=f"{path}, with the columns {_shorten(', '.join(have[:12]))}",
         why="the training rows have one text each" if task.is_own and set(pair) <= set(have) else None,
         hint=f"name them {' and '.join(default)}, or say which they are: "
-        f"data: {{columns: {{{', '.join(f'{name}: NAME' for name in default)}}}}}",
+        f"data: {{columns: {{{', '.join(f'{name}: NAME' for name in default)}}}}} in a study, "
+        f"{' '.join(f'--column {name}=NAME' for name in default)} for oelm data",
     )
 
 
@@ -329,7 +314,7 @@ def group_column(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
     return values.cast(pa.large_string())
 
 
-def _check_names(table: pa.Table, path: Path) -> None:
+def check_names(table: pa.Table, path: Path) -> None:
     try:
         names = table.column_names
     except UnicodeDecodeError as error:
@@ -356,12 +341,13 @@ def _label_column(table: pa.Table, task: Task, path: Path) -> str:
         raise DataError(
             f"no column '{task.label}' for task '{task.name}'{did_you_mean(task.label, table.column_names)}",
             where=f"{path}, with the columns {_shorten(', '.join(table.column_names[:12]))}",
-            hint="name it label, or say which it is: data: {columns: {label: NAME}}",
+            hint="name it label, or say which it is: data: {columns: {label: NAME}} in a study, "
+            "--column label=NAME for oelm data",
         )
     return name
 
 
-def _own_labels(table: pa.Table, task: Task, path: Path) -> pa.Array:
+def own_labels(table: pa.Table, task: Task, path: Path) -> pa.Array:
     """Names, or the numbers of a regression."""
     name = _label_column(table, task, path)
     values = table[name]
@@ -375,7 +361,7 @@ def _own_labels(table: pa.Table, task: Task, path: Path) -> pa.Array:
 def _labels(table: pa.Table, task: Task, path: Path) -> pa.ChunkedArray:
     name = _label_column(table, task, path)
     if task.is_own:
-        own = _own_labels(table, task, path)
+        own = own_labels(table, task, path)
         where = f"{path}, column '{name}'"
         return pa.chunked_array([own if task.kind == "regression" else index_labels(own, task, where=where)])
     values = table[name]

@@ -344,7 +344,9 @@ def _check_compare(compare: Compare, arms: Mapping[str, Arm], recipe: Recipe | N
         problems.add("compare.baseline", f"unknown arm '{compare.baseline}'{did_you_mean(compare.baseline, arms)}")
     task = TASKS.get(recipe.data.task) if recipe else None
     if task is not None and compare.metric not in task.metrics:
+        others = [one.name for one in TASKS.values() if not one.has_files and compare.metric in one.metrics]
         known = f"; task '{task.name}' has {', '.join(task.metrics)}"
+        known += f"; data: {{task: {' or '.join(others)}}} measures it" if others else ""
         guess = did_you_mean(compare.metric, task.metrics) or known
         problems.add_unknown("compare.metric", f"'{compare.metric}' is not measured{guess}")
     if compare.min_effect is not None and not compare.min_effect > 0:

@@ -124,7 +124,7 @@ class QuestionAnswering(ExampleKind):
     peft_task = "QUESTION_ANS"
 
     def read(self, path: Path, task: Task) -> tuple[pa.Table, pa.Table | None]:
-        squad = _load_squad(path)
+        squad = load_squad(path)
         table = read_table(path, task) if squad is None else None
         questions = list(_squad_questions(squad, path) if table is None else _table_questions(table, task, path))
         if not questions:
@@ -276,7 +276,7 @@ def _find_tokens(
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-def _load_squad(path: Path) -> Any:
+def load_squad(path: Path) -> Any:
     """What is in a file of SQuAD; None of a table."""
     if path.suffix.lower() != ".json":
         return None

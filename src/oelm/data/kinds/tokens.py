@@ -134,14 +134,7 @@ class TokenClassification(ExampleKind):
         tags, places = [], []
         for row in range(rows.num_rows):
             words, names = (rows[name][row].as_py() for name in ("words", "tags"))
-            unknown = next((tag for tag in names if tag not in number_of), None)
-            if unknown is not None:
-                raise DataError(
-                    f"tag '{unknown}' is in no training sentence",
-                    where=f"{where}, row {rows['row'][row].as_py()}: {shorten(' '.join(words), 60)}",
-                    why=f"the training split has {shorten(', '.join(task.labels), 200)}: no model can learn another",
-                    hint="other files or splits; or a tag of the training split in its place",
-                )
+            check_tags(names, task, where=f"{where}, row {rows['row'][row].as_py()}: {shorten(' '.join(words), 60)}")
             tags.append([number_of[tag] for tag in names])
             places.append(find_first_tokens(words, char_spans(encoded.encodings[row])))
             if not any(place >= 0 for place in places[-1]):
@@ -186,6 +179,18 @@ class TokenClassification(ExampleKind):
     def predict(self, model: nn.Module, inputs: Mapping[str, Tensor], outputs: Any) -> Tensor:
         tags: Tensor = outputs.logits.argmax(-1)  # (B, T)
         return tags
+
+
+def check_tags(tags: Sequence[str], task: Task, *, where: str) -> None:
+    """Refuse a tag that the training split does not have."""
+    unknown = next((tag for tag in tags if tag not in task.labels), None)
+    if unknown is not None:
+        raise DataError(
+            f"tag '{unknown}' is in no training sentence",
+            where=where,
+            why=f"the training split has {shorten(', '.join(task.labels), 200)}: no model can learn another",
+            hint="other files or splits; or a tag of the training split in its place",
+        )
 
 
 def find_first_tokens(words: Sequence[str], spans: NDArray[np.int64]) -> list[int]:
