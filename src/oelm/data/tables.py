@@ -50,7 +50,7 @@ def find_labels(source: Source) -> Source:
         return source
     tables = {path: read_table(path, task) for path in source.files["train"]}
     for path, table in tables.items():
-        check_names(table, path)
+        check_column_names(table, path)
     first, *_ = tables
     task = replace(task, columns=_text_columns(tables[first], task, first, may_be_pairs=True))
     labels = pa.concat_arrays([own_labels(table, task, path) for path, table in tables.items()])
@@ -245,7 +245,7 @@ def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None =
         raise DataError(f"{path} has no rows")
     if task.package is not None and not source.local:
         table = table.filter(pc.equal(table["source"], PACKAGED[task.package][2]))
-    check_names(table, path)
+    check_column_names(table, path)
     texts = _text_columns(table, task, path)
     columns: dict[str, pa.ChunkedArray] = {}
     for name, column in zip(_output_names(texts), texts, strict=True):
@@ -314,7 +314,7 @@ def group_column(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
     return values.cast(pa.large_string())
 
 
-def check_names(table: pa.Table, path: Path) -> None:
+def check_column_names(table: pa.Table, path: Path) -> None:
     try:
         names = table.column_names
     except UnicodeDecodeError as error:
