@@ -371,7 +371,7 @@ def _ceiling(results: Results, compared: list[tuple[str, str]]) -> Iterator[Issu
                 "SPEEDUP-ABOVE-CEILING",
                 where=arm if against == results.study.compare.baseline else f"{arm} / {against}",
                 arms=(arm, against),
-                severity="warn",
+                severity="warn" if len(savings) > 1 else "note",  # of one pair nobody knows the error
                 key="speedup-runs",
                 saving=saving,
                 ceiling=ceiling,
