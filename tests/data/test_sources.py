@@ -483,3 +483,32 @@ def test_packed_files_and_arrow_files_that_are_damaged(tmp_path, monkeypatch, na
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=says):
         SplitReader(find_source(task_named("classification"), str(tmp_path / name)), 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.csv", "text;label\nhello, there, you;1\n", r"Expected 1 columns.*try .*semicolons: save it with commas"),
+        ("a.csv", "text;label\nhello;1\n", r"no column text.*try .*semicolons: save it with commas"),
+        ("a.csv", "text\tlabel\nhello, you\t1\n", r"Expected 1 columns.*try .*tabs: name it \.tsv"),
+        ("a.tsv", "text,label\nhello,1\n", r"no column text.*try .*commas: name it \.csv"),
+        (
+            "a.csv",
+            "\ntext,label\n" + "a,1\n" * 20 + "hello, there,1\n",
+            r"where  line 23\n.*got 3: hello, there,1\n.*header, and quotation marks around a text with commas",
+        ),
+        ("a.csv", f"text,label\na,1\n{'long, ' * 99}1\n", r"where  line 3\n"),
+        ("a.tsv", "text\tlabel\r\na\tb\t1\r\n", r"where  line 2\n.*header, and a tab between columns"),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n' * 9 + '{"text": 5}\n',
+            r"try    column 'text' has texts and numbers: put quotation marks around the numbers",
+        ),
+        ("a.jsonl", '{"text": 5}\n{"text": ["a"]}\n', r"try    values of one type in column 'text'"),
+        ("a.jsonl", '{"text": "a"}\n{"text":', r"try    check that the file is complete$"),
+    ],
+)
+def test_what_cannot_be_read_as_a_table_says_what_to_do(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content.encode())
+    with pytest.raises(DataError, match=f"(?s){says}"):
+        SplitReader(find_source(task_named("classification"), str(tmp_path / name)), 5)

@@ -126,14 +126,47 @@ def read_table(path: Path, task: Task) -> pa.Table:
         unclosed = "; or close a quotation mark that makes one row of many" if extension == ".csv" else ""
         raise DataError(f"{path} has a row of more than {_BLOCK_SIZES[-1] // 2**20} MB", hint=f"split it{unclosed}")
     except (pa.ArrowException, ValueError, AttributeError, RecursionError) as error:
-        hint = "check that the file is complete"
-        if extension not in (".parquet", ".arrow"):
-            hint = explain_encoding(path) or f"{hint} and UTF-8"
-        if "changed from" in str(error) and "label" in str(error):
-            hint = "labels that are all names, or all numbers"
-        raise DataError(f"cannot read {path} as {extension[1:]}", why=_shorten(error), hint=hint) from error
+        where, why, hint = None, _shorten(error), "check that the file is complete"
+        if wrong := re.search(r"Expected \d+ columns, got \d+: (.*)", str(error)):
+            marks = "a tab between columns" if extension == ".tsv" else "quotation marks around a text with commas"
+            where, hint = _line_of(path, wrong[1]), f"in every row the columns of the header, and {marks}"
+        elif changed := re.search(r"Column\(/(.*)\) changed from (\w+) to (\w+)", why):
+            hint = _explain_types(*changed.groups())
+        hint = explain_encoding(path) or _explain_separator(path) or hint
+        raise DataError(f"cannot read {path} as {extension[1:]}", where=where, why=why, hint=hint) from error
     except OSError as error:
         raise DataError(f"cannot read {path} as {extension[1:]}", why=_shorten(error)) from error
+
+
+def _explain_separator(path: Path) -> str | None:
+    """What to do with columns that are separated otherwise than the name of their file says."""
+    right = {".csv": b",", ".tsv": b"\t"}.get(path.suffix.lower())
+    header = _header(path) if right is not None else b""
+    if right is None or right in header:
+        return None
+    ways = {
+        b"\t": "its columns are separated by tabs: name it .tsv",
+        b";": "its columns are separated by semicolons: save it with commas, and quotation marks around texts",
+        b",": "its columns are separated by commas: name it .csv",
+    }
+    return next((way for separator, way in ways.items() if separator in header), None)
+
+
+def _explain_types(column: str, *types: str) -> str:
+    """What to do with a column of JSON lines that changes its type."""
+    if "label" in column:
+        return "labels that are all names, or all numbers"
+    if {*types} == {"string", "number"}:
+        return f"column '{column}' has texts and numbers: put quotation marks around the numbers"
+    return f"values of one type in column '{column}'"
+
+
+def _line_of(path: Path, row: str) -> str | None:
+    """Where a row is that Arrow quotes, whose end it may leave out."""
+    with path.open("rb") as file:
+        start = row.removesuffix(" ...").rstrip("\r").encode()
+        number = next((number for number, line in enumerate(file, 1) if line.startswith(start)), None)
+    return None if number is None else f"line {number:,}"
 
 
 def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
@@ -193,10 +226,13 @@ def check_shape(path: Path) -> None:
         with _open_arrow(path) as reader:
             _check_width(path, len(reader.schema))
     else:
-        with path.open("rb") as file:
-            lines = iter(partial(file.readline, _BLOCK_SIZES[-1]), b"")
-            header = next((line for line in lines if line.strip()), b"")
-        _check_width(path, 1 + header.count(b"\t" if extension == ".tsv" else b","))
+        _check_width(path, 1 + _header(path).count(b"\t" if extension == ".tsv" else b","))
+
+
+def _header(path: Path) -> bytes:
+    with path.open("rb") as file:
+        lines = iter(partial(file.readline, _BLOCK_SIZES[-1]), b"")
+        return next((line for line in lines if line.strip()), b"")
 
 
 def _check_width(path: Path, columns: int) -> None:
@@ -305,7 +341,8 @@ def _text_columns(table: pa.Table, task: Task, path: Path, *, may_be_pairs: bool
         f"no column {' and '.join(task.columns)} for task '{task.name}'{did_you_mean(missing, have)}",
         where=f"{path}, with the columns {_shorten(', '.join(have[:12]))}",
         why="the training rows have one text each" if task.is_own and set(pair) <= set(have) else None,
-        hint=f"name them {' and '.join(default)}, or say which they are: "
+        hint=_explain_separator(path)
+        or f"name them {' and '.join(default)}, or say which they are: "
         f"data: {{columns: {{{', '.join(f'{name}: NAME' for name in default)}}}}}",
     )
 
@@ -356,7 +393,7 @@ def _label_column(table: pa.Table, task: Task, path: Path) -> str:
         raise DataError(
             f"no column '{task.label}' for task '{task.name}'{did_you_mean(task.label, table.column_names)}",
             where=f"{path}, with the columns {_shorten(', '.join(table.column_names[:12]))}",
-            hint="name it label, or say which it is: data: {columns: {label: NAME}}",
+            hint=_explain_separator(path) or "name it label, or say which it is: data: {columns: {label: NAME}}",
         )
     return name
 
