@@ -123,20 +123,20 @@ def test_mnli_with_matched_and_mismatched(tmp_path):
     [
         ({"txt": ["a"], "label": [0]}, r"no column sentence for task 'sst2'(?s:.*)train.parquet(?s:.*)txt, label"),
         ({"text": ["a"], "lable": [0]}, r"no column 'label'(?s:.*)train.parquet(?s:.*)text, lable"),
-        ({"text": ["a", "b"], "label": [0, 2]}, r"label 2 in row 1(?s:.*)train.parquet(?s:.*)0 \(negative\), 1"),
+        ({"text": ["a", "b"], "label": [0, 2]}, r"label 2 in row 2(?s:.*)train.parquet(?s:.*)0 \(negative\), 1"),
         (
             {"text": ["a", "b"], "label": [0, -1]},
-            r"label -1 in row 1 is not a label of task 'sst2'(?s:.*)train.parquet",
+            r"label -1 in row 2 is not a label of task 'sst2'(?s:.*)train.parquet",
         ),
-        ({"text": ["a", "b"], "label": [0, None]}, r"label None in row 1(?s:.*)train.parquet"),
-        ({"text": ["a"], "label": pa.array([2**64 - 1], pa.uint64())}, r"label 18446744073709551615 in row 0"),
-        ({"text": ["a", "b"], "label": ["positive", "great"]}, r"label 'great' in row 1(?s:.*)positive"),
+        ({"text": ["a", "b"], "label": [0, None]}, r"label None in row 2(?s:.*)train.parquet"),
+        ({"text": ["a"], "label": pa.array([2**64 - 1], pa.uint64())}, r"label 18446744073709551615 in row 1"),
+        ({"text": ["a", "b"], "label": ["positive", "great"]}, r"label 'great' in row 2(?s:.*)positive"),
         ({"text": ["a"], "label": [0.5]}, r"must hold labels, got double(?s:.*)train.parquet"),
         ({"text": ["a"], "label": [True]}, r"must hold labels, got bool"),
         ({"text": ["a"], "label": [None]}, r"must hold labels, got null"),
         (
             {"text": ["a", None], "label": [0, 1]},
-            r"'text' has 1 missing values, the first in row 1(?s:.*)train.parquet",
+            r"'text' has 1 missing values, the first in row 2(?s:.*)train.parquet",
         ),
         ({"text": [None], "label": [0]}, r"'text' must be text, got null"),
         ({"text": [5], "label": [0]}, r"'text' must be text, got int64(?s:.*)train.parquet"),
@@ -502,7 +502,7 @@ def test_packed_files_and_arrow_files_that_are_damaged(tmp_path, monkeypatch, na
         (
             "a.jsonl",
             '{"text": "a"}\n' * 9 + '{"text": 5}\n',
-            r"try    column 'text' has texts and numbers: put quotation marks around the numbers",
+            r"in row 10\n  try    column 'text' has texts and numbers: put quotation marks around the numbers",
         ),
         ("a.jsonl", '{"text": 5}\n{"text": ["a"]}\n', r"try    values of one type in column 'text'"),
         ("a.jsonl", '{"text": "a"}\n{"text":', r"try    check that the file is complete$"),
@@ -512,3 +512,10 @@ def test_what_cannot_be_read_as_a_table_says_what_to_do(tmp_path, name, content,
     (tmp_path / name).write_bytes(content.encode())
     with pytest.raises(DataError, match=f"(?s){says}"):
         SplitReader(find_source(task_named("classification"), str(tmp_path / name)), 5)
+
+
+def test_rows_of_a_streamed_file_are_counted_through(tmp_path):
+    texts = [f"text {number}" for number in range(200_000)]
+    parquet.write_table(pa.table({"text": [*texts, None]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="the first in row 200001\n"):
+        documents(find_source(TEXT, str(tmp_path / "a.parquet")))

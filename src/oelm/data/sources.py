@@ -97,6 +97,12 @@ def plain_suffix(path: PurePath) -> str:
     return PurePath(path.stem if path.suffix.lower() in PACKED else path.name).suffix.lower()
 
 
+def shown_row(path: Path, number: int) -> str:
+    """A row of a table, given by its number from 0, as messages name it: from 1."""
+    headed = " (the header not counted)" if path.suffix.lower() in (".csv", ".tsv") else ""
+    return f"row {number + 1}{headed}"
+
+
 def _unpacked(source: Source) -> Source:
     return replace(source, files={split: tuple(map(decompress, paths)) for split, paths in source.files.items()})
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import csv, json, parquet
 
 from oelm.data.labels import check_spread, convert_labels, has_fractions, index_labels, name_classes
-from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source, decompress, plain_suffix
+from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source, decompress, plain_suffix, shown_row
 from oelm.data.tasks import TASKS, Task
 from oelm.errors import DataError, did_you_mean
 from oelm.parquet import open_parquet
@@ -91,7 +91,10 @@ def has_labels(source: Source, split: str) -> bool:
 
 def stream_rows(source: Source, path: Path) -> Iterator[pa.Table]:
     """The validated rows of one file, some at a time where the format allows it."""
-    yield from (_columns(table, source, path) for table in _tables(path, source.task))
+    first = 0
+    for table in _tables(path, source.task):
+        yield _columns(table, source, path, first=first)
+        first += table.num_rows
 
 
 def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
@@ -132,6 +135,9 @@ def read_table(path: Path, task: Task) -> pa.Table:
             where, hint = _line_of(path, wrong[1]), f"in every row the columns of the header, and {marks}"
         elif changed := re.search(r"Column\(/(.*)\) changed from (\w+) to (\w+)", why):
             hint = _explain_types(*changed.groups())
+        if extension in (".jsonl", ".json"):  # Arrow counts from 0, in every block anew
+            whole = path.stat().st_size <= _BLOCK_SIZES[0]
+            why = re.sub(r" in row (\d+)", lambda row: f" in row {int(row[1]) + 1}" if whole else "", why)
         hint = explain_encoding(path) or _explain_separator(path) or hint
         raise DataError(f"cannot read {path} as {extension[1:]}", where=where, why=why, hint=hint) from error
     except OSError as error:
@@ -291,7 +297,7 @@ def _line_too_deep(brackets: bytes, depth: int) -> int | None:
     return None
 
 
-def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None = None) -> pa.Table:
+def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None = None, first: int = 0) -> pa.Table:
     task = source.task
     if table.num_rows == 0:
         raise DataError(f"{path} has no rows")
@@ -305,15 +311,19 @@ def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None =
         if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
             raise DataError(f"column '{column}' must be text, got {values.type}", where=str(path))
         if values.null_count:
-            row = values.is_null().index(True).as_py()
+            row = shown_row(path, first + values.is_null().index(True).as_py())
             raise DataError(
-                f"column '{column}' has {values.null_count} missing values, the first in row {row}", where=str(path)
+                f"column '{column}' has {values.null_count} missing values, the first in {row}",
+                where=str(path),
+                hint="remove rows without a text",
             )
         if not _is_utf8(values):
             raise DataError(f"column '{column}' is not valid UTF-8", where=str(path), hint=explain_encoding(path))
         if task.is_own and (row := pc.index(pc.utf8_trim_whitespace(values), "").as_py()) >= 0:
             raise DataError(
-                f"column '{column}' has an empty text in row {row}", where=str(path), hint="remove rows without a text"
+                f"column '{column}' has an empty text in {shown_row(path, first + row)}",
+                where=str(path),
+                hint="remove rows without a text",
             )
         columns[name] = values.cast(pa.large_string())
     if task.kind != "language-modeling":
@@ -406,7 +416,7 @@ def _own_labels(table: pa.Table, task: Task, path: Path) -> pa.Array:
         raise DataError("the file has no rows", where=str(path), hint="check that it is complete")
     if not _is_utf8(values):
         raise DataError(f"column '{name}' is not valid UTF-8", where=str(path), hint=explain_encoding(path))
-    return convert_labels(values, task, where=f"{path}, column '{name}'")
+    return convert_labels(values, task, path=path, where=f"{path}, column '{name}'")
 
 
 def _labels(table: pa.Table, task: Task, path: Path) -> pa.ChunkedArray:
@@ -414,7 +424,7 @@ def _labels(table: pa.Table, task: Task, path: Path) -> pa.ChunkedArray:
     if task.is_own:
         own = _own_labels(table, task, path)
         where = f"{path}, column '{name}'"
-        return pa.chunked_array([own if task.kind == "regression" else index_labels(own, task, where=where)])
+        return pa.chunked_array([own if task.kind == "regression" else index_labels(own, task, path=path, where=where)])
     values = table[name]
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         if not _is_utf8(values):
@@ -429,7 +439,8 @@ def _labels(table: pa.Table, task: Task, path: Path) -> pa.ChunkedArray:
     row = pc.index(bad, True).as_py()
     if row >= 0:
         raise DataError(
-            f"label {_shorten(repr(values[row].as_py()))} in row {row} is not a label of task '{task.name}'",
+            f"label {_shorten(repr(values[row].as_py()))} in {shown_row(path, row)} "
+            f"is not a label of task '{task.name}'",
             where=f"{path}, column '{name}'",
             hint=_classes(task),
         )

@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oelm.data.kinds.kind import Encoded, ExampleKind, Ragged, Rows, char_spans, ragged_column
+from oelm.data.sources import shown_row
 from oelm.data.tables import check_shape, read_table
 from oelm.data.tasks import Task
 from oelm.errors import DataError
@@ -158,7 +159,7 @@ class QuestionAnswering(ExampleKind):
         if unanswerable is not None and NO_ANSWER not in task.labels:
             raise DataError(
                 "a question has no answer, and every training question has one",
-                where=f"{where}, row {rows['row'][unanswerable].as_py()}: {shorten(questions[unanswerable], 60)!r}",
+                where=f"{where}, row {rows['row'][unanswerable].as_py() + 1}: {shorten(questions[unanswerable], 60)!r}",
                 why="no model learns from them that there may be none",
                 hint="leave it out; or training questions of which some have none, as in SQuAD 2",
             )
@@ -180,7 +181,7 @@ class QuestionAnswering(ExampleKind):
             if not own:
                 raise DataError(
                     "the tokenizer makes nothing of a context",
-                    where=f"{where}, row {rows['row'][sample].as_py()}: {shorten(contexts[sample], 60)!r}",
+                    where=f"{where}, row {rows['row'][sample].as_py() + 1}: {shorten(contexts[sample], 60)!r}",
                     hint="leave the question out, or another tokenizer",
                 )
             spans = char_spans(encoding)[own]
@@ -291,7 +292,7 @@ def _load_squad(path: Path) -> Any:
 def _squad_questions(content: Any, path: Path) -> Iterator[Question]:
     where = str(path)
     try:
-        for number, article in enumerate(content["data"]):
+        for number, article in enumerate(content["data"], 1):
             where = f"{path}, article {number}"
             for paragraph in article["paragraphs"]:
                 for asked in paragraph["qas"]:
@@ -315,7 +316,7 @@ def _table_questions(table: pa.Table, task: Task, path: Path) -> Iterator[Questi
         have = shorten(", ".join(table.column_names[:12]), 200)
         raise DataError(f"no column '{missing}'", where=f"{path}, with the columns {have}", hint=_EXAMPLE)
     for row, (text, context, answers) in enumerate(zip(*(table[name].to_pylist() for name in names), strict=True)):
-        where = f"{path}, row {row}"
+        where = f"{path}, {shown_row(path, row)}"
         try:
             texts, starts = list(answers["text"] or ()), list(answers["answer_start"] or ())
         except (LookupError, TypeError) as error:

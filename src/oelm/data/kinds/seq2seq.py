@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oelm.data.kinds.kind import IGNORED, Encoded, ExampleKind, Ragged, Rows, ragged_column
+from oelm.data.sources import shown_row
 from oelm.data.tables import read_table
 from oelm.data.tasks import Task
 from oelm.errors import DataError
@@ -165,5 +166,6 @@ def _read_texts(table: pa.Table, names: Sequence[str], path: Path) -> pa.Array:
     for row, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():
             what = "is missing" if text is None else "is empty" if isinstance(text, str) else "is not a text"
-            raise DataError(f"a {name} {what}", where=f"{path}, row {row}", why=shorten(repr(text), 60), hint=_EXAMPLE)
+            where = f"{path}, {shown_row(path, row)}"
+            raise DataError(f"a {name} {what}", where=where, why=shorten(repr(text), 60), hint=_EXAMPLE)
     return pa.array(texts, pa.large_string())

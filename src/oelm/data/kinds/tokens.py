@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oelm.data.kinds.kind import IGNORED, Encoded, ExampleKind, Ragged, Rows, char_spans, ragged_column
-from oelm.data.sources import TABLES
+from oelm.data.sources import TABLES, shown_row
 from oelm.data.tables import explain_encoding, read_table
 from oelm.data.tasks import Task
 from oelm.errors import DataError
@@ -138,7 +138,7 @@ class TokenClassification(ExampleKind):
             if unknown is not None:
                 raise DataError(
                     f"tag '{unknown}' is in no training sentence",
-                    where=f"{where}, row {rows['row'][row].as_py()}: {shorten(' '.join(words), 60)}",
+                    where=f"{where}, row {rows['row'][row].as_py() + 1}: {shorten(' '.join(words), 60)}",
                     why=f"the training split has {shorten(', '.join(task.labels), 200)}: no model can learn another",
                     hint="other files or splits; or a tag of the training split in its place",
                 )
@@ -147,7 +147,7 @@ class TokenClassification(ExampleKind):
             if not any(place >= 0 for place in places[-1]):
                 raise DataError(
                     "the tokenizer makes nothing of a sentence",
-                    where=f"{where}, row {rows['row'][row].as_py()}: {shorten(' '.join(words), 60)!r}",
+                    where=f"{where}, row {rows['row'][row].as_py() + 1}: {shorten(' '.join(words), 60)!r}",
                     hint="leave the sentence out, a longer recipe.data.max_length, or another tokenizer",
                 )
         return pa.table(
@@ -260,7 +260,7 @@ def _read_lists(table: pa.Table, task: Task, path: Path) -> list[Sentence]:
     names = _tag_names(table, tags, task)
     sentences: list[Sentence] = []
     for row, (some, numbers) in enumerate(zip(table[words].to_pylist(), table[tags].to_pylist(), strict=True)):
-        where = f"{path}, row {row}"
+        where = f"{path}, {shown_row(path, row)}"
         if not some or any(not isinstance(word, str) or not word.strip() for word in some):
             what = "a sentence is empty" if not some else "a token is empty, or not a text"
             raise DataError(what, where=where, hint="leave it out")
