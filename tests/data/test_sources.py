@@ -519,3 +519,19 @@ def test_rows_of_a_streamed_file_are_counted_through(tmp_path):
     parquet.write_table(pa.table({"text": [*texts, None]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="the first in row 200001\n"):
         documents(find_source(TEXT, str(tmp_path / "a.parquet")))
+
+
+def test_messages_name_the_packed_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "scores.jsonl.gz"
+    file.write_bytes(gzip.compress(b'{"text": "a", "label": "b"}\n{"text": "c", "label": null}\n'))
+    with pytest.raises(DataError, match="the first of them row 2\n") as error:
+        SplitReader(find_source(task_named("classification"), str(file)), 5)
+    assert f"where  {file}, column" in str(error.value)
+
+
+def test_messages_name_the_file_of_the_hub(tmp_path):
+    folder = tmp_path / "datasets--me--my--texts" / "snapshots" / ("0" * 40) / "data"
+    file = write(folder / "train-00000-of-00001.parquet", {"text": [None]})
+    with pytest.raises(DataError, match=r"where  me/my--texts: data/train-00000-of-00001\.parquet"):
+        documents(find_source(TEXT, str(file)))

@@ -97,6 +97,16 @@ def plain_suffix(path: PurePath) -> str:
     return PurePath(path.stem if path.suffix.lower() in PACKED else path.name).suffix.lower()
 
 
+_PACKED_OF: dict[Path, Path] = {}  # by what was unpacked of them
+
+
+def shown_path(path: Path) -> str:
+    """A file as messages name it: a packed one for what is unpacked of it, and a hub's file without its cache."""
+    path = _PACKED_OF.get(path, path)
+    of_hub = re.search(r"/datasets--([^/]+)/snapshots/[^/]+/(.+)", path.as_posix())
+    return f"{of_hub[1].replace('--', '/', 1)}: {of_hub[2]}" if of_hub else str(path)
+
+
 def shown_row(path: Path, number: int) -> str:
     """A row of a table, given by its number from 0, as messages name it: from 1."""
     headed = " (the header not counted)" if path.suffix.lower() in (".csv", ".tsv") else ""
@@ -127,7 +137,9 @@ def decompress(path: Path) -> Path:
         except OSError as error:
             raise DataError(f"cannot unpack {path}", why=" ".join(str(error).split())[:300]) from error
 
-    return cached_dir("unpacked", {"sha256": file_hash(path), "name": path.name}, write) / path.stem
+    unpacked = cached_dir("unpacked", {"sha256": file_hash(path), "name": path.name}, write) / path.stem
+    _PACKED_OF[unpacked] = path
+    return unpacked
 
 
 def _find_all(task: Task, path: str | Mapping[str, str] | None, *, pairs: int, seed: int) -> Source:

@@ -20,7 +20,7 @@ from oelm.data.kinds.kind import read_rows_of
 from oelm.data.kinds.table import TASK_KINDS
 from oelm.data.limit import Limit, front_documents
 from oelm.data.overlap import Matches, TextIndex, TextOrPair, sentences_of
-from oelm.data.sources import Source
+from oelm.data.sources import Source, shown_path
 from oelm.data.tables import find_labels, has_labels, read_rows
 from oelm.errors import DataError
 from oelm.facts import Overlap
@@ -234,7 +234,7 @@ class SplitReader:
         if self.task.kind == "classification" and len(set(learned["label"].to_pylist())) < 2:
             raise DataError(
                 "all training examples have the same label",
-                where="recipe.data.limit" if self.limit else ", ".join(map(str, self.source.files["train"])),
+                where="recipe.data.limit" if self.limit else ", ".join(map(shown_path, self.source.files["train"])),
             )
         return {"train": train, **held, **{name: self._table(own) for name, own in self.published.items()}}
 

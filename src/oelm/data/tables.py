@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyarrow import csv, json, parquet
 
 from oelm.data.labels import check_spread, convert_labels, has_fractions, index_labels, name_classes
-from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source, decompress, plain_suffix, shown_row
+from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source, decompress, plain_suffix, shown_path, shown_row
 from oelm.data.tasks import TASKS, Task
 from oelm.errors import DataError, did_you_mean
 from oelm.parquet import open_parquet
@@ -37,7 +37,7 @@ def read_rows(source: Source, split: str, *, group: str | None = None) -> pa.Tab
     rows = pa.concat_tables(tables)
     if source.task.package is not None and not source.local:
         rows = rows.combine_chunks()
-    where = ", ".join(str(path) for path in source.files[split][:3])
+    where = ", ".join(map(shown_path, source.files[split][:3]))
     if rows.num_rows == 0:
         raise DataError(f"the split '{split}' of task '{source.task.name}' is empty", where=where)
     return rows
@@ -54,7 +54,7 @@ def find_labels(source: Source) -> Source:
     first, *_ = tables
     task = replace(task, columns=_text_columns(tables[first], task, first, may_be_pairs=True))
     labels = pa.concat_arrays([_own_labels(table, task, path) for path, table in tables.items()])
-    where = f"{first}, column '{_label_column(tables[first], task, first)}'"
+    where = f"{shown_path(first)}, column '{_label_column(tables[first], task, first)}'"
     if task.kind == "regression":
         check_spread(labels, where=where)
     else:
@@ -108,7 +108,7 @@ def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
             for batch in file.iter_batches():
                 yield pa.Table.from_batches([batch])
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise DataError(f"cannot read {path} as parquet", why=_shorten(error)) from error
+        raise DataError(f"cannot read {shown_path(path)} as parquet", why=_shorten(error)) from error
 
 
 def read_table(path: Path, task: Task) -> pa.Table:
@@ -116,9 +116,11 @@ def read_table(path: Path, task: Task) -> pa.Table:
     extension = path.suffix.lower()
     try:
         if path.stat().st_size == 0:
-            raise DataError(f"{path} is empty", hint="check that the download completed")
+            raise DataError(f"{shown_path(path)} is empty", hint="check that the download completed")
         if extension in (*TEXTS, *TAGGED):
-            raise DataError(f"{path} is plain text; task '{task.name}' needs columns", hint=", ".join(TABLES))
+            raise DataError(
+                f"{shown_path(path)} is plain text; task '{task.name}' needs columns", hint=", ".join(TABLES)
+            )
         check_shape(path)
         for block_size in _BLOCK_SIZES:
             try:
@@ -127,7 +129,9 @@ def read_table(path: Path, task: Task) -> pa.Table:
                 if path.stat().st_size <= block_size or not any(words in str(error) for words in _TOO_LONG):
                     raise
         unclosed = "; or close a quotation mark that makes one row of many" if extension == ".csv" else ""
-        raise DataError(f"{path} has a row of more than {_BLOCK_SIZES[-1] // 2**20} MB", hint=f"split it{unclosed}")
+        raise DataError(
+            f"{shown_path(path)} has a row of more than {_BLOCK_SIZES[-1] // 2**20} MB", hint=f"split it{unclosed}"
+        )
     except (pa.ArrowException, ValueError, AttributeError, RecursionError) as error:
         where, why, hint = None, _shorten(error), "check that the file is complete"
         if wrong := re.search(r"Expected \d+ columns, got \d+: (.*)", str(error)):
@@ -139,9 +143,11 @@ def read_table(path: Path, task: Task) -> pa.Table:
             whole = path.stat().st_size <= _BLOCK_SIZES[0]
             why = re.sub(r" in row (\d+)", lambda row: f" in row {int(row[1]) + 1}" if whole else "", why)
         hint = explain_encoding(path) or _explain_separator(path) or hint
-        raise DataError(f"cannot read {path} as {extension[1:]}", where=where, why=why, hint=hint) from error
+        raise DataError(
+            f"cannot read {shown_path(path)} as {extension[1:]}", where=where, why=why, hint=hint
+        ) from error
     except OSError as error:
-        raise DataError(f"cannot read {path} as {extension[1:]}", why=_shorten(error)) from error
+        raise DataError(f"cannot read {shown_path(path)} as {extension[1:]}", why=_shorten(error)) from error
 
 
 def _explain_separator(path: Path) -> str | None:
@@ -244,7 +250,7 @@ def _header(path: Path) -> bytes:
 def _check_width(path: Path, columns: int) -> None:
     if columns > _MAX_COLUMNS:
         raise DataError(
-            f"{path} has more than {_MAX_COLUMNS:,} columns",
+            f"{shown_path(path)} has more than {_MAX_COLUMNS:,} columns",
             why="every key of JSON, and every field of a column, is a column of its own",
             hint="keep those that the task needs, such as text and label",
         )
@@ -261,7 +267,7 @@ def _check_json(path: Path) -> None:
             too_deep = _line_too_deep(brackets, opened) if levels + left > _MAX_DEPTH else None
             if too_deep is not None:
                 raise DataError(
-                    f"{path} is nested more than {_MAX_DEPTH} levels deep",
+                    f"{shown_path(path)} is nested more than {_MAX_DEPTH} levels deep",
                     where=f"line {line + too_deep:,}",
                     hint='a row is a line such as {"text": "some words", "label": 0}',
                 )
@@ -300,7 +306,7 @@ def _line_too_deep(brackets: bytes, depth: int) -> int | None:
 def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None = None, first: int = 0) -> pa.Table:
     task = source.task
     if table.num_rows == 0:
-        raise DataError(f"{path} has no rows")
+        raise DataError(f"{shown_path(path)} has no rows")
     if task.package is not None and not source.local:
         table = table.filter(pc.equal(table["source"], PACKAGED[task.package][2]))
     _check_names(table, path)
@@ -309,20 +315,22 @@ def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None =
     for name, column in zip(_output_names(texts), texts, strict=True):
         values = table[column]
         if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-            raise DataError(f"column '{column}' must be text, got {values.type}", where=str(path))
+            raise DataError(f"column '{column}' must be text, got {values.type}", where=shown_path(path))
         if values.null_count:
             row = shown_row(path, first + values.is_null().index(True).as_py())
             raise DataError(
                 f"column '{column}' has {values.null_count} missing values, the first in {row}",
-                where=str(path),
+                where=shown_path(path),
                 hint="remove rows without a text",
             )
         if not _is_utf8(values):
-            raise DataError(f"column '{column}' is not valid UTF-8", where=str(path), hint=explain_encoding(path))
+            raise DataError(
+                f"column '{column}' is not valid UTF-8", where=shown_path(path), hint=explain_encoding(path)
+            )
         if task.is_own and (row := pc.index(pc.utf8_trim_whitespace(values), "").as_py()) >= 0:
             raise DataError(
                 f"column '{column}' has an empty text in {shown_row(path, first + row)}",
-                where=str(path),
+                where=shown_path(path),
                 hint="remove rows without a text",
             )
         columns[name] = values.cast(pa.large_string())
@@ -349,7 +357,7 @@ def _text_columns(table: pa.Table, task: Task, path: Path, *, may_be_pairs: bool
     missing = next(name for name in task.columns if name not in have)
     raise DataError(
         f"no column {' and '.join(task.columns)} for task '{task.name}'{did_you_mean(missing, have)}",
-        where=f"{path}, with the columns {_shorten(', '.join(have[:12]))}",
+        where=f"{shown_path(path)}, with the columns {_shorten(', '.join(have[:12]))}",
         why="the training rows have one text each" if task.is_own and set(pair) <= set(have) else None,
         hint=_explain_separator(path)
         or f"name them {' and '.join(default)}, or say which they are: "
@@ -363,7 +371,7 @@ def _output_names(texts: Sequence[str]) -> tuple[str, ...]:
 
 def group_column(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
     """What the rows of a table are held out together by."""
-    where = f"{path}, recipe.data.group"
+    where = f"{shown_path(path)}, recipe.data.group"
     if name not in table.column_names:
         have = _shorten(", ".join(table.column_names[:12]))
         raise DataError(f"no column '{name}' to group by", where=where, why=f"the columns are {have}")
@@ -381,10 +389,10 @@ def _check_names(table: pa.Table, path: Path) -> None:
         names = table.column_names
     except UnicodeDecodeError as error:
         what = "the column names are not valid UTF-8"
-        raise DataError(what, where=str(path), why=_shorten(error), hint=explain_encoding(path)) from error
+        raise DataError(what, where=shown_path(path), why=_shorten(error), hint=explain_encoding(path)) from error
     duplicate = next((name for name, times in Counter(names).items() if times > 1), None)
     if duplicate is not None:
-        raise DataError(f"duplicate column '{_shorten(duplicate)}'", where=str(path))
+        raise DataError(f"duplicate column '{_shorten(duplicate)}'", where=shown_path(path))
 
 
 def _is_utf8(values: pa.ChunkedArray) -> bool:
@@ -402,7 +410,7 @@ def _label_column(table: pa.Table, task: Task, path: Path) -> str:
     if name is None:
         raise DataError(
             f"no column '{task.label}' for task '{task.name}'{did_you_mean(task.label, table.column_names)}",
-            where=f"{path}, with the columns {_shorten(', '.join(table.column_names[:12]))}",
+            where=f"{shown_path(path)}, with the columns {_shorten(', '.join(table.column_names[:12]))}",
             hint=_explain_separator(path) or "name it label, or say which it is: data: {columns: {label: NAME}}",
         )
     return name
@@ -413,35 +421,37 @@ def _own_labels(table: pa.Table, task: Task, path: Path) -> pa.Array:
     name = _label_column(table, task, path)
     values = table[name]
     if table.num_rows == 0:
-        raise DataError("the file has no rows", where=str(path), hint="check that it is complete")
+        raise DataError("the file has no rows", where=shown_path(path), hint="check that it is complete")
     if not _is_utf8(values):
-        raise DataError(f"column '{name}' is not valid UTF-8", where=str(path), hint=explain_encoding(path))
-    return convert_labels(values, task, path=path, where=f"{path}, column '{name}'")
+        raise DataError(f"column '{name}' is not valid UTF-8", where=shown_path(path), hint=explain_encoding(path))
+    return convert_labels(values, task, path=path, where=f"{shown_path(path)}, column '{name}'")
 
 
 def _labels(table: pa.Table, task: Task, path: Path) -> pa.ChunkedArray:
     name = _label_column(table, task, path)
     if task.is_own:
         own = _own_labels(table, task, path)
-        where = f"{path}, column '{name}'"
+        where = f"{shown_path(path)}, column '{name}'"
         return pa.chunked_array([own if task.kind == "regression" else index_labels(own, task, path=path, where=where)])
     values = table[name]
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         if not _is_utf8(values):
-            raise DataError(f"column '{name}' is not valid UTF-8", where=str(path), hint=_classes(task))
+            raise DataError(f"column '{name}' is not valid UTF-8", where=shown_path(path), hint=_classes(task))
         numbers = pc.index_in(values.cast(pa.large_string()), pa.array(task.labels, pa.large_string()))
         bad = numbers.is_null()
     elif pa.types.is_integer(values.type):
         numbers = values.cast(pa.int64(), safe=False)
         bad = pc.fill_null(pc.or_(pc.less(numbers, 0), pc.greater_equal(numbers, len(task.labels))), True)
     else:
-        raise DataError(f"column '{name}' must hold labels, got {values.type}", where=str(path), hint=_classes(task))
+        raise DataError(
+            f"column '{name}' must hold labels, got {values.type}", where=shown_path(path), hint=_classes(task)
+        )
     row = pc.index(bad, True).as_py()
     if row >= 0:
         raise DataError(
             f"label {_shorten(repr(values[row].as_py()))} in {shown_row(path, row)} "
             f"is not a label of task '{task.name}'",
-            where=f"{path}, column '{name}'",
+            where=f"{shown_path(path)}, column '{name}'",
             hint=_classes(task),
         )
     return numbers.cast(pa.int64())

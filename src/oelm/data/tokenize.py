@@ -24,7 +24,7 @@ from oelm.data.kinds.kind import Encoded, check_scorer
 from oelm.data.kinds.table import TASK_KINDS
 from oelm.data.limit import Limit
 from oelm.data.parts import Chunks, PartCache, split_batches, split_parts
-from oelm.data.sources import Source
+from oelm.data.sources import Source, shown_path
 from oelm.data.splits import Division, SplitReader
 from oelm.data.tasks import SHIPPED_TASKS, Task
 from oelm.errors import DataError
@@ -213,7 +213,7 @@ def _check_disjoint(files: dict[str, tuple[str, ...]], source: Source) -> None:
             if other != split:
                 raise DataError(
                     f"the splits '{other}' and '{split}' are the same file",
-                    where=str(source.files[split][number]),
+                    where=shown_path(source.files[split][number]),
                     why="a model cannot be tested on data it was trained or selected on",
                 )
 
