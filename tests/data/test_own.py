@@ -1,6 +1,9 @@
 """One's own data: labels that are found, columns that are named, and what is wrong with them said in one message."""
 
+import gzip
 import json
+import shutil
+import subprocess
 
 import pyarrow as pa
 import pytest
@@ -245,6 +248,20 @@ def test_another_encoding(kind, tmp_path):
     )
     with pytest.raises(DataError, match=r"UTF-?8(.*\n)*.*iconv -f WINDOWS-1252"):
         read("classification", tmp_path / f"mine.{kind}").tables()
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "my rows.csv", "mine.csv.gz"])
+@pytest.mark.skipif(shutil.which("iconv") is None, reason="needs iconv")
+def test_its_hint_can_be_pasted(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+    content = rows_of("a", "b").replace("row", "caf\u00e9").encode("latin-1")
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(DataError) as error:
+        read("classification", tmp_path / name).tables()
+    command = str(error.value).partition("try    ")[2].splitlines()[0]
+    subprocess.run(command, shell=True, check=True, cwd="/")
+    made = tmp_path / f"utf8-{name.removesuffix('.gz')}"
+    assert made.read_text(encoding="utf-8") == content.decode("latin-1")
 
 
 def test_a_named_column_is_not_replaced_by_another(tmp_path):

@@ -147,7 +147,4 @@ def _decoded(path: Path) -> Iterator[str]:
         raise DataError(f"cannot read {shown_path(path)}", why=error.strerror) from error
     except UnicodeDecodeError as error:
         why = f"byte {done - held_back + error.start}: {error.reason}"
-        latin = f"iconv -f ISO-8859-1 -t UTF-8 {path.name} > utf8{path.suffix}, if it is Latin-1"
-        raise DataError(
-            f"{shown_path(path)} is not valid UTF-8", why=why, hint=explain_encoding(path) or latin
-        ) from error
+        raise DataError(f"{shown_path(path)} is not valid UTF-8", why=why, hint=explain_encoding(path)) from error

@@ -100,9 +100,14 @@ def plain_suffix(path: PurePath) -> str:
 _PACKED_OF: dict[Path, Path] = {}  # by what was unpacked of them
 
 
+def packed_of(path: Path) -> Path:
+    """The packed file that a file in the cache was unpacked of; any other file itself."""
+    return _PACKED_OF.get(path, path)
+
+
 def shown_path(path: Path) -> str:
     """A file as messages name it: a packed one for what is unpacked of it, and a hub's file without its cache."""
-    path = _PACKED_OF.get(path, path)
+    path = packed_of(path)
     of_hub = re.search(r"/datasets--([^/]+)/snapshots/[^/]+/(.+)", path.as_posix())
     return f"{of_hub[1].replace('--', '/', 1)}: {of_hub[2]}" if of_hub else str(path)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,18 @@ import pyarrow.compute as pc
 from pyarrow import csv, json, parquet
 
 from oelm.data.labels import check_spread, convert_labels, has_fractions, index_labels, name_classes
-from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source, decompress, plain_suffix, shown_path, shown_row
+from oelm.data.sources import (
+    PACKAGED,
+    TABLES,
+    TAGGED,
+    TEXTS,
+    Source,
+    decompress,
+    packed_of,
+    plain_suffix,
+    shown_path,
+    shown_row,
+)
 from oelm.data.tasks import TASKS, Task
 from oelm.errors import DataError, did_you_mean
 from oelm.parquet import open_parquet
@@ -468,15 +480,28 @@ def explain_encoding(path: Path) -> str | None:
     with path.open("rb") as file:
         is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     if is_utf16:
-        return f"iconv -f UTF-16 -t UTF-8 {path.name} > utf8{path.suffix}, as it is UTF-16"
+        return f"{_iconv(path, 'UTF-16')}\nas it is UTF-16"
     decoder = codecs.getincrementaldecoder("utf-8")()
     with path.open("rb") as file:
         try:
             while block := file.read(_BLOCK):
                 decoder.decode(block)
+            decoder.decode(b"", final=True)
         except UnicodeDecodeError:
-            return f"iconv -f WINDOWS-1252 -t UTF-8 {path.name} > utf8{path.suffix}, if that is its encoding"
+            return f"{_iconv(path, 'WINDOWS-1252')}\nif that is its encoding"
     return None
+
+
+def _iconv(path: Path, encoding: str) -> str:
+    """The command, ready to paste, that writes a file in UTF-8 beside it."""
+    given = packed_of(path)
+    iconv, made = f"iconv -f {encoding} -t UTF-8", quote(str(given.with_name(f"utf8-{path.name}")))
+    unpack = "zstd" if given.suffix.lower() == ".zst" else "gzip"
+    return (
+        f"{iconv} {quote(str(path))} > {made}"
+        if given == path
+        else f"{unpack} -dc {quote(str(given))} | {iconv} > {made}"
+    )
 
 
 def _shorten(text: object) -> str:
