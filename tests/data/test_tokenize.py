@@ -327,6 +327,13 @@ def test_a_tokenizer_that_is_not_there(tmp_path, shared_model):
     assert load_tokenizer(shared_model("tokenizer-gpt2")).pad_token == "<|endoftext|>"
 
 
+def test_a_text_needs_a_token_that_ends_it(tmp_path, shared_model):
+    (tmp_path / "train.txt").write_text("some words\n" * 99)
+    bert = load_tokenizer(shared_model("tokenizer-bert-base-uncased"))
+    with pytest.raises(DataError, match=r"(?s)no end-of-text token\n  where  recipe\.data\.tokenizer\n.*train: bpe"):
+        prepared(TEXT, tmp_path / "train.txt", tokenizer=loaded(bert), validation=5)
+
+
 def test_end_of_text_separates_documents(tmp_path):
     stories = [f"story {number} of many" for number in range(30)]
     data = prepared(

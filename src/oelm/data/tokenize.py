@@ -321,7 +321,11 @@ def _write_tokens(
     progress: PrepareCallback,
 ) -> None:
     if tokenizer.eos_token_id is None:
-        raise DataError("the tokenizer has no end-of-text token", hint="use another data.tokenizer")
+        raise DataError(
+            "the tokenizer has no end-of-text token",
+            where="recipe.data.tokenizer",
+            hint="a decoder's tokenizer; with a model from scratch, data.tokenizer: {train: bpe, vocab: 8192}",
+        )
     dtype = _token_dtype(tokenizer)
     written: dict[str, int] = {}
     done, most = 0, {"train": reader.limit.tokens} if reader.limit is not None and reader.limit.tokens else {}
