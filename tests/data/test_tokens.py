@@ -81,7 +81,7 @@ def test_the_form_of_the_hub(tmp_path):
         ("a.conll", "EU B-ORG\nrejects\n", "one column only.*line 2: 'rejects'.*last column"),
         ("a.conll", "EU X B-ORG\nrejects O\n", "2 columns, and those before it have 3.*line 2"),
         ("a.conll", "EU\tB-ORG\nrejects\t\n", "no tag.*line 2"),
-        ("a.conll", "EU ORG\n", "tag 'ORG' is not a tag in IOB2.*line 1"),
+        ("a.conll", "EU ORG\n", "tag 'ORG' is not a tag in IOB2.*line 1.*try    tags are O, B-TYPE"),
         ("a.conll", "\n-DOCSTART- O\n\n", "no sentences"),
         ("a.txt", "\xff", "not valid UTF-8"),
         ("a.jsonl", {"tokens": [], "tags": []}, "a sentence is empty.*row 1"),

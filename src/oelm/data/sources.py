@@ -140,7 +140,8 @@ def decompress(path: Path) -> Path:
                     if file.write(block) and file.tell() > most:
                         raise DataError(f"{path} is more than {_MOST_UNPACKED:,} times as large when it is unpacked")
         except OSError as error:
-            raise DataError(f"cannot unpack {path}", why=" ".join(str(error).split())[:300]) from error
+            why = " ".join(str(error).split())[:300]
+            raise DataError(f"cannot unpack {path}", why=why, hint="check that the file is complete") from error
 
     unpacked = cached_dir("unpacked", {"sha256": file_hash(path), "name": path.name}, write) / path.stem
     _PACKED_OF[unpacked] = path

@@ -176,6 +176,13 @@ def _explain_separator(path: Path) -> str | None:
     return next((way for separator, way in ways.items() if separator in header), None)
 
 
+def _explain_header(path: Path, names: Sequence[str]) -> str | None:
+    """What to do with a table whose first line does not look like the names of columns."""
+    is_row = path.suffix.lower() in (".csv", ".tsv") and any(len(name.split()) > 3 for name in names)
+    missing = "is the header missing? The first line names the columns, such as text and label"
+    return _explain_separator(path) or (missing if is_row else None)
+
+
 def _explain_types(column: str, *types: str) -> str:
     """What to do with a column of JSON lines that changes its type."""
     if "label" in column:
@@ -327,11 +334,12 @@ def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None =
     for name, column in zip(_output_names(texts), texts, strict=True):
         values = table[column]
         if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-            raise DataError(f"column '{column}' must be text, got {values.type}", where=shown_path(path))
+            hint = f"quotation marks around numbers, or another column: data: {{columns: {{{name}: NAME}}}}"
+            raise DataError(f"column '{column}' must be text, got {values.type}", where=shown_path(path), hint=hint)
         if values.null_count:
-            row = shown_row(path, first + values.is_null().index(True).as_py())
+            missing = shown_row(path, first + values.is_null().index(True).as_py())
             raise DataError(
-                f"column '{column}' has {values.null_count} missing values, the first in {row}",
+                f"column '{column}' has {values.null_count} missing values, the first in {missing}",
                 where=shown_path(path),
                 hint="remove rows without a text",
             )
@@ -371,7 +379,7 @@ def _text_columns(table: pa.Table, task: Task, path: Path, *, may_be_pairs: bool
         f"no column {' and '.join(task.columns)} for task '{task.name}'{did_you_mean(missing, have)}",
         where=f"{shown_path(path)}, with the columns {_shorten(', '.join(have[:12]))}",
         why="the training rows have one text each" if task.is_own and set(pair) <= set(have) else None,
-        hint=_explain_separator(path)
+        hint=_explain_header(path, have)
         or f"name them {' and '.join(default)}, or say which they are: "
         f"data: {{columns: {{{', '.join(f'{name}: NAME' for name in default)}}}}}",
     )
@@ -423,7 +431,8 @@ def _label_column(table: pa.Table, task: Task, path: Path) -> str:
         raise DataError(
             f"no column '{task.label}' for task '{task.name}'{did_you_mean(task.label, table.column_names)}",
             where=f"{shown_path(path)}, with the columns {_shorten(', '.join(table.column_names[:12]))}",
-            hint=_explain_separator(path) or "name it label, or say which it is: data: {columns: {label: NAME}}",
+            hint=_explain_header(path, table.column_names)
+            or "name it label, or say which it is: data: {columns: {label: NAME}}",
         )
     return name
 

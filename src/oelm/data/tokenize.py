@@ -22,7 +22,7 @@ from oelm.data.chunking import TextChunker
 from oelm.data.documents import END_OF_TEXT
 from oelm.data.kinds.kind import Encoded, check_scorer
 from oelm.data.kinds.table import TASK_KINDS
-from oelm.data.limit import Limit
+from oelm.data.limit import LESS, Limit
 from oelm.data.parts import Chunks, PartCache, split_batches, split_parts
 from oelm.data.sources import Source, shown_path
 from oelm.data.splits import Division, SplitReader
@@ -344,7 +344,7 @@ def _write_tokens(
             progress("tokenizing", done, 0)
     written.setdefault("train", 0)  # every document may equal a held-out one
     if written["train"] < most.get("train", 0):
-        raise DataError(f"there are only {written['train']:,} training tokens", where="recipe.data.limit")
+        raise DataError(f"there are only {written['train']:,} training tokens", where="recipe.data.limit", hint=LESS)
     for name, number in written.items():
         if number <= max_length:
             raise DataError(

@@ -250,9 +250,12 @@ def _conll_rows(path: Path, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield columns[0], _checked(columns[-1], where)
 
 
+_TAGS = "tags are O, B-TYPE and I-TYPE, such as B-PER and I-PER"
+
+
 def _checked(tag: str, where: str) -> str:
     if not _TAG.fullmatch(tag):
-        raise DataError(f"tag '{shorten(tag, 60)}' is not a tag in IOB2", where=where, why=_IOB2)
+        raise DataError(f"tag '{shorten(tag, 60)}' is not a tag in IOB2", where=where, why=_IOB2, hint=_TAGS)
     return tag
 
 
