@@ -150,7 +150,7 @@ def test_a_task_and_a_study_are_shown(run, tmp_path):
     [
         (["rotten_tomatos"], "did you mean 'rotten_tomatoes'?"),
         (["mine.csv", "--task", "regresion"], "did you mean 'regression'?"),
-        (["mine.csv", "--task", "regression"], "label 'a' in row 0 is not a number"),
+        (["mine.csv", "--task", "regression"], "label 'a' in row 1 (the header not counted) is not a number"),
         (["mine.csv", "--column", "title=x"], "--column title=x is not NAME=COLUMN"),
         (["mine.csv", "--column", "text=texts"], "did you mean 'text'?"),
     ],

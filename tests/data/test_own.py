@@ -1,6 +1,9 @@
 """One's own data: labels that are found, columns that are named, and what is wrong with them said in one message."""
 
+import gzip
 import json
+import shutil
+import subprocess
 
 import pyarrow as pa
 import pytest
@@ -183,21 +186,33 @@ def rows_of(*labels):
 @pytest.mark.parametrize(
     ("task", "content", "what"),
     [
-        ("classification", rows_of("a", "", "b"), r"1 of 3 rows have no label, the first of them row 1"),
+        (
+            "classification",
+            rows_of("a", "", "b"),
+            r"1 of 3 rows have no label, the first of them row 2 \(the header not counted\)",
+        ),
         ("classification", rows_of("a", "1", "2"), r"some labels are numbers \('1', '2'\), others are names \('a'\)"),
         ("classification", rows_of("a", "a", "a"), r"all training rows have the label 'a'"),
         ("classification", rows_of("0.5", "1", "2"), r"numbers, and not all of them whole.*(\n.*)*task: regression"),
-        ("classification", "text,label\n,a\nb,b\n", r"column 'text' has an empty text in row 0"),
+        (
+            "classification",
+            "text,label\n,a\nb,b\n",
+            r"column 'text' has an empty text in row 1 \(the header not counted\)",
+        ),
         ("classification", "txt,label\nx,a\n", r"no column text for task 'classification'; did you mean 'txt'\?"),
         ("classification", "text,lable\nx,a\n", r"no column 'label' .*; did you mean 'lable'\?"),
-        ("regression", rows_of("1", "much"), r"label 'much' in row 1 is not a number"),
-        ("regression", rows_of("1", "nan"), r"label 'nan' in row 1 is not a number"),
-        ("regression", rows_of("1", "inf"), r"label 'inf' in row 1 is not a number"),
+        ("regression", rows_of("1", "much"), r"label 'much' in row 2 \(the header not counted\) is not a number"),
+        ("regression", rows_of("1", "nan"), r"label 'nan' in row 2 \(the header not counted\) is not a number"),
+        ("regression", rows_of("1", "inf"), r"label 'inf' in row 2 \(the header not counted\) is not a number"),
         ("regression", rows_of("1", ""), r"1 of 2 rows have no label"),
         ("regression", rows_of("2", "2"), r"all training rows have the label 2"),
         ("regression", rows_of(), r"the file has no rows"),
         ("classification", rows_of(), r"the file has no rows"),
-        ("classification", rows_of("1", "2" * 5000), r"label 2{40} \.\.\. in row 1 is a number of 5,000 digits"),
+        (
+            "classification",
+            rows_of("1", "2" * 5000),
+            r"label 2{40} \.\.\. in row 2 \(the header not counted\) is a number of 5,000 digits",
+        ),
     ],
 )
 def test_bad_rows_are_refused(task, content, what, tmp_path):
@@ -212,7 +227,10 @@ def test_bad_rows_are_refused(task, content, what, tmp_path):
 def test_a_label_of_the_test_split_alone(tmp_path):
     write_csv(tmp_path / "train.csv", ("a", "b"))
     write_csv(tmp_path / "test.csv", ("a", "c"), start=100)
-    with pytest.raises(DataError, match=r"label 'c' in row 1 is in no training row(\n.*)*test\.csv.*(\n.*)*'a', 'b'"):
+    with pytest.raises(
+        DataError,
+        match=r"label 'c' in row 2 \(the header not counted\) is in no training row(\n.*)*test\.csv.*(\n.*)*'a', 'b'",
+    ):
         read("classification", tmp_path).tables()
 
 
@@ -232,6 +250,20 @@ def test_another_encoding(kind, tmp_path):
         read("classification", tmp_path / f"mine.{kind}").tables()
 
 
+@pytest.mark.parametrize("name", ["mine.csv", "my rows.csv", "mine.csv.gz"])
+@pytest.mark.skipif(shutil.which("iconv") is None, reason="needs iconv")
+def test_its_hint_can_be_pasted(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+    content = rows_of("a", "b").replace("row", "caf\u00e9").encode("latin-1")
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(DataError) as error:
+        read("classification", tmp_path / name).tables()
+    command = str(error.value).partition("try    ")[2].splitlines()[0]
+    subprocess.run(command, shell=True, check=True, cwd="/")
+    made = tmp_path / f"utf8-{name.removesuffix('.gz')}"
+    assert made.read_text(encoding="utf-8") == content.decode("latin-1")
+
+
 def test_a_named_column_is_not_replaced_by_another(tmp_path):
     file = write_csv(tmp_path / "mine.csv", ("a", "b"))
     for columns, what in (({"text": "texts"}, "no column texts"), ({"label": "labels"}, "no column 'labels'")):
@@ -242,7 +274,7 @@ def test_a_named_column_is_not_replaced_by_another(tmp_path):
 def test_a_number_that_is_none(tmp_path):
     columns = {"text": [f"row {row}" for row in range(20)], "label": [float("nan"), *map(float, range(19))]}
     parquet.write_table(pa.table(columns), tmp_path / "mine.parquet")
-    with pytest.raises(DataError, match=r"1 of 20 rows have no label, the first of them row 0"):
+    with pytest.raises(DataError, match=r"1 of 20 rows have no label, the first of them row 1"):
         read("regression", tmp_path / "mine.parquet")
 
 

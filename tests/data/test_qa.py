@@ -70,14 +70,14 @@ ROW = {"context": "Ada saw Rome", "question": "Who?", "answers": {"text": ["Ada"
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"answers": {"text": ["Ada"], "answer_start": [4]}}, "not where it is said to be: 'Ada'.*row 0.*is 'saw'"),
+        ({"answers": {"text": ["Ada"], "answer_start": [4]}}, "not where it is said to be: 'Ada'.*row 1.*is 'saw'"),
         ({"answers": {"text": ["Ada"], "answer_start": [-3]}}, "not where it is said to be"),
         ({"answers": {"text": ["Ada"], "answer_start": [90]}}, "at character 90 of the context is ''"),
-        ({"answers": {"text": ["Ada", "Rome"], "answer_start": [0]}}, "2 answers and 1 starts.*row 0"),
+        ({"answers": {"text": ["Ada", "Rome"], "answer_start": [0]}}, "2 answers and 1 starts.*row 1"),
         ({"answers": {"text": [""], "answer_start": [0]}}, "an answer is empty"),
         ({"answers": "Ada"}, "no lists of answers"),
-        ({"question": " "}, "a question is empty.*row 0"),
-        ({"context": None}, "a context is empty.*row 0"),
+        ({"question": " "}, "a question is empty.*row 1"),
+        ({"context": None}, "a context is empty.*row 1"),
     ],
 )
 def test_what_is_wrong_with_a_row_is_said(tmp_path, change, said):
@@ -90,7 +90,7 @@ def test_what_is_wrong_with_a_row_is_said(tmp_path, change, said):
     [
         ({"data": []}, "has no questions"),
         ({"data": [{"paragraphs": [{"qas": [{"id": "7", "question": "Who?", "answers": []}]}]}]}, "'Who.'.*'context'"),
-        ({"data": [{"title": "one"}]}, "form of SQuAD.*article 0.*'paragraphs'"),
+        ({"data": [{"title": "one"}]}, "form of SQuAD.*article 1.*'paragraphs'"),
         ({"data": 7}, "form of SQuAD"),
         (as_squad([ROW | {"id": "7", "answers": {"text": ["Bo"], "answer_start": [0]}}]), "question 7.*is 'Ad'"),
         (as_squad([ROW | {"id": "7", "question": "Who\ud800?"}]), r"a question is not valid Unicode.*7.*'.ud800'"),
@@ -109,7 +109,7 @@ def test_a_missing_column_and_a_question_without_an_answer(tmp_path):
     folder = write_questions(tmp_path / "data")
     none = as_squad([ROW | {"id": "1"}, ROW | {"id": "2", "answers": {"text": [], "answer_start": []}}])
     (folder / "test-v2.0.json").write_text(json.dumps(none))
-    with pytest.raises(DataError, match=r"(?s)has no answer, and every training question has one.*row 1"):
+    with pytest.raises(DataError, match=r"(?s)has no answer, and every training question has one.*row 2"):
         tokenized(folder)
 
 
@@ -272,3 +272,10 @@ def test_a_study_of_questions(tmp_path, monkeypatch):
     codes = {issue.code: issue.message.key for issue in results.checks}
     assert not codes.keys() & {"UNPAIRED", "NOT-REPRODUCED", "AUDIT-FAILED"}
     assert codes["BELOW-SIMPLE-BASELINE"] == "no-simple-baseline-of-kind"
+
+
+def test_columns_that_are_not_unicode(tmp_path):
+    """Found by fuzzing: Arrow reads such a name, and fails when it is asked for."""
+    (tmp_path / "train.json").write_bytes(b'{"question": "Who?", "\xff\xff": 1}\n')
+    with pytest.raises(DataError, match="the column names are not valid UTF-8"):
+        QuestionAnswering().read(tmp_path / "train.json", task_named("qa"))

@@ -57,9 +57,9 @@ def test_tables_of_all_kinds(tmp_path):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"source": "a text", "target": " "}, "a target is empty.*row 1"),
-        ({"source": "", "target": "one"}, "a source is empty.*row 1"),
-        ({"source": "a text", "target": None}, "a target is missing.*row 1"),
+        ({"source": "a text", "target": " "}, "a target is empty.*row 2"),
+        ({"source": "", "target": "one"}, "a source is empty.*row 2"),
+        ({"source": "a text", "target": None}, "a target is missing.*row 2"),
     ],
 )
 def test_empty_sequences_are_refused(tmp_path, row, said):
@@ -70,7 +70,7 @@ def test_empty_sequences_are_refused(tmp_path, row, said):
 def test_what_else_is_wrong_with_a_file(tmp_path):
     with pytest.raises(DataError, match=r"(?s)no column target.*with the columns source, summary"):
         KIND.read(write_json(tmp_path / "a.jsonl", [{"source": "one", "summary": "two"}]), SEQ2SEQ)
-    with pytest.raises(DataError, match=r"(?s)a target is not a text.*row 0.*7"):
+    with pytest.raises(DataError, match=r"(?s)a target is not a text.*row 1.*7"):
         KIND.read(write_json(tmp_path / "a.jsonl", [{"source": "one", "target": 7}]), SEQ2SEQ)
     named = name_columns(SEQ2SEQ, {"text": "sorce"})
     with pytest.raises(DataError, match="no column sorce"):

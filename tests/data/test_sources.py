@@ -123,23 +123,26 @@ def test_mnli_with_matched_and_mismatched(tmp_path):
     [
         ({"txt": ["a"], "label": [0]}, r"no column sentence for task 'sst2'(?s:.*)train.parquet(?s:.*)txt, label"),
         ({"text": ["a"], "lable": [0]}, r"no column 'label'(?s:.*)train.parquet(?s:.*)text, lable"),
-        ({"text": ["a", "b"], "label": [0, 2]}, r"label 2 in row 1(?s:.*)train.parquet(?s:.*)0 \(negative\), 1"),
+        ({"text": ["a", "b"], "label": [0, 2]}, r"label 2 in row 2(?s:.*)train.parquet(?s:.*)0 \(negative\), 1"),
         (
             {"text": ["a", "b"], "label": [0, -1]},
-            r"label -1 in row 1 is not a label of task 'sst2'(?s:.*)train.parquet",
+            r"label -1 in row 2 is not a label of task 'sst2'(?s:.*)train.parquet",
         ),
-        ({"text": ["a", "b"], "label": [0, None]}, r"label None in row 1(?s:.*)train.parquet"),
-        ({"text": ["a"], "label": pa.array([2**64 - 1], pa.uint64())}, r"label 18446744073709551615 in row 0"),
-        ({"text": ["a", "b"], "label": ["positive", "great"]}, r"label 'great' in row 1(?s:.*)positive"),
+        ({"text": ["a", "b"], "label": [0, None]}, r"label None in row 2(?s:.*)train.parquet"),
+        ({"text": ["a"], "label": pa.array([2**64 - 1], pa.uint64())}, r"label 18446744073709551615 in row 1"),
+        ({"text": ["a", "b"], "label": ["positive", "great"]}, r"label 'great' in row 2(?s:.*)positive"),
         ({"text": ["a"], "label": [0.5]}, r"must hold labels, got double(?s:.*)train.parquet"),
         ({"text": ["a"], "label": [True]}, r"must hold labels, got bool"),
         ({"text": ["a"], "label": [None]}, r"must hold labels, got null"),
         (
             {"text": ["a", None], "label": [0, 1]},
-            r"'text' has 1 missing values, the first in row 1(?s:.*)train.parquet",
+            r"'text' has 1 missing values, the first in row 2(?s:.*)train.parquet",
         ),
         ({"text": [None], "label": [0]}, r"'text' must be text, got null"),
-        ({"text": [5], "label": [0]}, r"'text' must be text, got int64(?s:.*)train.parquet"),
+        (
+            {"text": [5], "label": [0]},
+            r"'text' must be text, got int64(?s:.*)train.parquet\n  try .*\{columns: \{text: NAME\}\}",
+        ),
         ({"text": [["a"]], "label": [0]}, r"'text' must be text, got list"),
         (
             {"text": pa.array([], pa.string()), "label": pa.array([], pa.int64())},
@@ -467,7 +470,7 @@ def test_a_file_that_goes_away(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("train.csv.gz", b"not packed at all", "cannot unpack"),
+        ("train.csv.gz", b"not packed at all", "(?s)cannot unpack.*try    check that"),
         ("train.jsonl.zst", b"\x28\xb5\x2f\xfdcut", "cannot unpack"),
         ("train.csv.gz", gzip.compress(bytes(2**21)), "times as large"),
         ("train.arrow", b"ARROW1 and no more", "as arrow"),
@@ -483,3 +486,56 @@ def test_packed_files_and_arrow_files_that_are_damaged(tmp_path, monkeypatch, na
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=says):
         SplitReader(find_source(task_named("classification"), str(tmp_path / name)), 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.csv", "text;label\nhello, there, you;1\n", r"Expected 1 columns.*try .*semicolons: save it with commas"),
+        ("a.csv", "text;label\nhello;1\n", r"no column text.*try .*semicolons: save it with commas"),
+        ("a.csv", "text\tlabel\nhello, you\t1\n", r"Expected 1 columns.*try .*tabs: name it \.tsv"),
+        ("a.csv", "this is a good film,1\nand not this,0\n", r"no column text.*try    is the header missing\?"),
+        ("a.tsv", "text,label\nhello,1\n", r"no column text.*try .*commas: name it \.csv"),
+        (
+            "a.csv",
+            "\ntext,label\n" + "a,1\n" * 20 + "hello, there,1\n",
+            r"where  line 23\n.*got 3: hello, there,1\n.*header, and quotation marks around a text with commas",
+        ),
+        ("a.csv", f"text,label\na,1\n{'long, ' * 99}1\n", r"where  line 3\n"),
+        ("a.tsv", "text\tlabel\r\na\tb\t1\r\n", r"where  line 2\n.*header, and a tab between columns"),
+        (
+            "a.jsonl",
+            '{"text": "a"}\n' * 9 + '{"text": 5}\n',
+            r"in row 10\n  try    column 'text' has texts and numbers: put quotation marks around the numbers",
+        ),
+        ("a.jsonl", '{"text": 5}\n{"text": ["a"]}\n', r"try    values of one type in column 'text'"),
+        ("a.jsonl", '{"text": "a"}\n{"text":', r"try    check that the file is complete$"),
+    ],
+)
+def test_what_cannot_be_read_as_a_table_says_what_to_do(tmp_path, name, content, says):
+    (tmp_path / name).write_bytes(content.encode())
+    with pytest.raises(DataError, match=f"(?s){says}"):
+        SplitReader(find_source(task_named("classification"), str(tmp_path / name)), 5)
+
+
+def test_rows_of_a_streamed_file_are_counted_through(tmp_path):
+    texts = [f"text {number}" for number in range(200_000)]
+    parquet.write_table(pa.table({"text": [*texts, None]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="the first in row 200001\n"):
+        documents(find_source(TEXT, str(tmp_path / "a.parquet")))
+
+
+def test_messages_name_the_packed_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "scores.jsonl.gz"
+    file.write_bytes(gzip.compress(b'{"text": "a", "label": "b"}\n{"text": "c", "label": null}\n'))
+    with pytest.raises(DataError, match="the first of them row 2\n") as error:
+        SplitReader(find_source(task_named("classification"), str(file)), 5)
+    assert f"where  {file}, column" in str(error.value)
+
+
+def test_messages_name_the_file_of_the_hub(tmp_path):
+    folder = tmp_path / "datasets--me--my--texts" / "snapshots" / ("0" * 40) / "data"
+    file = write(folder / "train-00000-of-00001.parquet", {"text": [None]})
+    with pytest.raises(DataError, match=r"where  me/my--texts: data/train-00000-of-00001\.parquet"):
+        documents(find_source(TEXT, str(file)))

@@ -165,7 +165,8 @@ def test_mnli_is_reported_on_both(tmp_path):
 @pytest.mark.parametrize("held", [31, 60, 1000])
 def test_too_much_held_out(sst2, held):
     with pytest.raises(
-        DataError, match=rf"(?s)cannot hold out {held} of 40 training examples.*recipe\.data\.validation"
+        DataError,
+        match=rf"(?s)cannot hold out {held} of 40 training examples.*recipe\.data\.validation.*smaller.*more rows",
     ):
         prepared(SST2, sst2, validation=held)
 
@@ -327,6 +328,13 @@ def test_a_tokenizer_that_is_not_there(tmp_path, shared_model):
     assert load_tokenizer(shared_model("tokenizer-gpt2")).pad_token == "<|endoftext|>"
 
 
+def test_a_text_needs_a_token_that_ends_it(tmp_path, shared_model):
+    (tmp_path / "train.txt").write_text("some words\n" * 99)
+    bert = load_tokenizer(shared_model("tokenizer-bert-base-uncased"))
+    with pytest.raises(DataError, match=r"(?s)no end-of-text token\n  where  recipe\.data\.tokenizer\n.*train: bpe"):
+        prepared(TEXT, tmp_path / "train.txt", tokenizer=loaded(bert), validation=5)
+
+
 def test_end_of_text_separates_documents(tmp_path):
     stories = [f"story {number} of many" for number in range(30)]
     data = prepared(
@@ -407,7 +415,10 @@ def test_a_document_that_is_held_out_is_not_trained_on_under_another_number(tmp_
 def test_nothing_is_left_to_train_on(tmp_path):
     file = tmp_path / "same.txt"
     file.write_text("<|endoftext|>".join(["the same"] * 100))
-    with pytest.raises(DataError, match=r"(?s)cannot hold out 15 of 100 .*the copies of a text.* only together"):
+    with pytest.raises(
+        DataError,
+        match=r"(?s)cannot hold out 15 of 100 .*: 5 for val.* and 10 for the test\n.*only together.*more text",
+    ):
         prepared(TEXT, file, validation=5, tokenizer=loaded(train_tokenizer(lambda: ["a"], vocab=257, made_from=1)))
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 import tiny_study
+from oelm.models import folder
 from oelm.study.load import study_from_dict
 from oelm.train import cell
 from oelm.train.progress import Progress
@@ -18,6 +19,7 @@ class Asked(Exception):
         (None, ("some/model", "b" * 40)),
         ({"name": "some/tokenizer", "revision": "c" * 40}, ("some/tokenizer", "c" * 40)),
         ({"name": "some/tokenizer"}, ("some/tokenizer", None)),
+        ({"name": "minilm-l6"}, ("/packaged", None)),
     ],
 )
 def test_the_revision_of_a_tokenizer(tmp_path, monkeypatch, tokenizer, asked):
@@ -25,6 +27,7 @@ def test_the_revision_of_a_tokenizer(tmp_path, monkeypatch, tokenizer, asked):
         raise Asked(name, revision)
 
     monkeypatch.setattr(cell, "load_tokenizer", load)
+    monkeypatch.setattr(folder, "resolve_name", lambda name: "/packaged" if name == "minilm-l6" else name)
     content = tiny_study.study(tiny_study.write_data(tmp_path), model={"name": "some/model", "revision": "b" * 40})
     content["recipe"]["data"]["tokenizer"] = tokenizer
     with pytest.raises(Asked) as found:

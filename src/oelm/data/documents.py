@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from pathlib import Path
 
-from oelm.data.sources import TEXTS, Source
+from oelm.data.sources import TEXTS, Source, shown_path
 from oelm.data.tables import explain_encoding, stream_rows
 from oelm.errors import DataError
 
@@ -27,7 +27,7 @@ def read_documents(source: Source, split: str) -> Iterator[Iterable[str]]:
     if is_empty:
         raise DataError(
             f"the split '{split}' of task '{source.task.name}' is empty",
-            where=", ".join(str(path) for path in source.files[split][:3]),
+            where=", ".join(map(shown_path, source.files[split][:3])),
         )
 
 
@@ -144,8 +144,7 @@ def _decoded(path: Path) -> Iterator[str]:
             held_back = len(decoder.getstate()[0])
             yield lines.decode(decoder.decode(b"", final=True), final=True)
     except OSError as error:
-        raise DataError(f"cannot read {path}", why=error.strerror) from error
+        raise DataError(f"cannot read {shown_path(path)}", why=error.strerror) from error
     except UnicodeDecodeError as error:
         why = f"byte {done - held_back + error.start}: {error.reason}"
-        latin = f"iconv -f ISO-8859-1 -t UTF-8 {path.name} > utf8{path.suffix}, if it is Latin-1"
-        raise DataError(f"{path} is not valid UTF-8", why=why, hint=explain_encoding(path) or latin) from error
+        raise DataError(f"{shown_path(path)} is not valid UTF-8", why=why, hint=explain_encoding(path)) from error

@@ -3,12 +3,14 @@
 import math
 import re
 from collections.abc import Collection
+from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from oelm.data.sources import shown_row
 from oelm.data.tasks import Task
 from oelm.errors import DataError
 
@@ -16,7 +18,7 @@ _WHOLE = re.compile(r"\s*([+-]?\d+)(?:\.0*)?\s*")
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", re.IGNORECASE)
 
 
-def convert_labels(values: pa.ChunkedArray, task: Task, *, where: str) -> pa.Array:
+def convert_labels(values: pa.ChunkedArray, task: Task, *, path: Path, where: str) -> pa.Array:
     """A label for every row: a number of a regression, else a name. A whole number has one name, however it is written:
     1, 01 and 1.0 are all '1'."""
     is_regression = task.kind == "regression"
@@ -30,23 +32,23 @@ def convert_labels(values: pa.ChunkedArray, task: Task, *, where: str) -> pa.Arr
     converted = [(_as_number if is_regression else _as_name)(value) for value in known]
     for number, value in enumerate(known):
         if converted[number] is None and not _is_missing(value):
-            row = pc.index(encoded.indices, number).as_py()
+            row = shown_row(path, pc.index(encoded.indices, number).as_py())
             if not is_regression:
                 raise DataError(
-                    f"label {value.strip()[:40]} ... in row {row} is a number of {len(value.strip()):,} digits",
+                    f"label {value.strip()[:40]} ... in {row} is a number of {len(value.strip()):,} digits",
                     where=where,
                     hint="names or smaller numbers, or another column: data: {columns: {label: NAME}}",
                 )
             raise DataError(
-                f"label {shorten(repr(value), 80, placeholder=' ...')} in row {row} is not a number",
+                f"label {shorten(repr(value), 80, placeholder=' ...')} in {row} is not a number",
                 where=where,
                 hint="numbers in all rows, or names with data: {task: classification}",
             )
     labels = pa.array(converted, pa.float64() if is_regression else pa.large_string()).take(encoded.indices)
     if labels.null_count:
-        row = labels.is_null().index(True).as_py()
+        row = shown_row(path, labels.is_null().index(True).as_py())
         raise DataError(
-            f"{labels.null_count} of {len(labels)} rows have no label, the first of them row {row}",
+            f"{labels.null_count} of {len(labels)} rows have no label, the first of them {row}",
             where=where,
             hint="label these rows, or remove them",
         )
@@ -91,13 +93,14 @@ def check_spread(labels: pa.Array, *, where: str) -> None:
         raise DataError(f"all training rows have the label {low:g}", where=where, hint="rows with labels that differ")
 
 
-def index_labels(names: pa.Array, task: Task, *, where: str) -> pa.Array:
+def index_labels(names: pa.Array, task: Task, *, path: Path, where: str) -> pa.Array:
     """The index of every label among those that were found in the training rows."""
     numbers = pc.index_in(names, pa.array(task.labels, pa.large_string()))
     if numbers.null_count:
-        row = numbers.is_null().index(True).as_py()
+        number = numbers.is_null().index(True).as_py()
         raise DataError(
-            f"label {shorten(repr(names[row].as_py()), 80, placeholder=' ...')} in row {row} is in no training row",
+            f"label {shorten(repr(names[number].as_py()), 80, placeholder=' ...')} in {shown_row(path, number)} "
+            "is in no training row",
             where=where,
             why=f"the labels of the training rows are {_list(task.labels)}",
             hint="training rows with this label, or a file without it; data.path names the files of each split",

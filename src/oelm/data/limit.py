@@ -52,6 +52,9 @@ class Limit:
         return documents >= front + _SPARE and characters >= _CHARACTERS * self.number
 
 
+LESS = "a smaller number, or leave it out"  # what to try where there is less than a limit asks for
+
+
 def front_documents(task: Task, validation: int | None) -> int:
     """Of how many documents from the front some are held out where there is a limit: the same for every limit."""
     return 10 * task.held_out + 4 * (validation or 0)

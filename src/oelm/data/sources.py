@@ -97,6 +97,27 @@ def plain_suffix(path: PurePath) -> str:
     return PurePath(path.stem if path.suffix.lower() in PACKED else path.name).suffix.lower()
 
 
+_PACKED_OF: dict[Path, Path] = {}  # by what was unpacked of them
+
+
+def packed_of(path: Path) -> Path:
+    """The packed file that a file in the cache was unpacked of; any other file itself."""
+    return _PACKED_OF.get(path, path)
+
+
+def shown_path(path: Path) -> str:
+    """A file as messages name it: a packed one for what is unpacked of it, and a hub's file without its cache."""
+    path = packed_of(path)
+    of_hub = re.search(r"/datasets--([^/]+)/snapshots/[^/]+/(.+)", path.as_posix())
+    return f"{of_hub[1].replace('--', '/', 1)}: {of_hub[2]}" if of_hub else str(path)
+
+
+def shown_row(path: Path, number: int) -> str:
+    """A row of a table, given by its number from 0, as messages name it: from 1."""
+    headed = " (the header not counted)" if path.suffix.lower() in (".csv", ".tsv") else ""
+    return f"row {number + 1}{headed}"
+
+
 def _unpacked(source: Source) -> Source:
     return replace(source, files={split: tuple(map(decompress, paths)) for split, paths in source.files.items()})
 
@@ -119,9 +140,12 @@ def decompress(path: Path) -> Path:
                     if file.write(block) and file.tell() > most:
                         raise DataError(f"{path} is more than {_MOST_UNPACKED:,} times as large when it is unpacked")
         except OSError as error:
-            raise DataError(f"cannot unpack {path}", why=" ".join(str(error).split())[:300]) from error
+            why = " ".join(str(error).split())[:300]
+            raise DataError(f"cannot unpack {path}", why=why, hint="check that the file is complete") from error
 
-    return cached_dir("unpacked", {"sha256": file_hash(path), "name": path.name}, write) / path.stem
+    unpacked = cached_dir("unpacked", {"sha256": file_hash(path), "name": path.name}, write) / path.stem
+    _PACKED_OF[unpacked] = path
+    return unpacked
 
 
 def _find_all(task: Task, path: str | Mapping[str, str] | None, *, pairs: int, seed: int) -> Source:

@@ -18,9 +18,9 @@ from oelm.data.chunking import TextChunker
 from oelm.data.documents import PIECE_CHARACTERS, chunk_documents, read_documents
 from oelm.data.kinds.kind import read_rows_of
 from oelm.data.kinds.table import TASK_KINDS
-from oelm.data.limit import Limit, front_documents
+from oelm.data.limit import LESS, Limit, front_documents
 from oelm.data.overlap import Matches, TextIndex, TextOrPair, sentences_of
-from oelm.data.sources import Source
+from oelm.data.sources import Source, shown_path
 from oelm.data.tables import find_labels, has_labels, read_rows
 from oelm.errors import DataError
 from oelm.facts import Overlap
@@ -117,7 +117,7 @@ class SplitReader:
     def _limited(self, division: Division, limit: int) -> Division:
         rows = np.flatnonzero(division.trained_on)
         if limit > len(rows):
-            raise DataError(f"there are only {len(rows)} {self._counted}", where="recipe.data.limit")
+            raise DataError(f"there are only {len(rows)} {self._counted}", where="recipe.data.limit", hint=LESS)
         if not self._is_text:
             rows = np.random.default_rng(seed_for(0, "limit", self.task.name)).permutation(rows)
         return replace(division, dropped=division.dropped | _mask(len(division.dropped), rows[limit:]))
@@ -179,11 +179,13 @@ class SplitReader:
             others = by_group[~np.isin(groups[by_group], groups[by_group[:test]])]
             held["validation"] = others[:validation]
         if total * 2 > len(order) or sum(map(len, held.values())) < total or (self.holds_out_test and not test):
+            both = f": {validation} for validation and {test} for the test" if test and validation else ""
             raise DataError(
-                f"cannot hold out {total} of {len(order)} {self._counted}",
+                f"cannot hold out {total} of {len(order)} {self._counted}{both}",
                 why="at most half of them can be held out, and one in ten for the test; the copies of a text, or the "
                 "rows of a group, only together",
                 where="recipe.data.validation",
+                hint=f"a smaller validation, or more {'text' if self._is_text else 'rows'}",
             )
         return held
 
@@ -234,7 +236,7 @@ class SplitReader:
         if self.task.kind == "classification" and len(set(learned["label"].to_pylist())) < 2:
             raise DataError(
                 "all training examples have the same label",
-                where="recipe.data.limit" if self.limit else ", ".join(map(str, self.source.files["train"])),
+                where="recipe.data.limit" if self.limit else ", ".join(map(shown_path, self.source.files["train"])),
             )
         return {"train": train, **held, **{name: self._table(own) for name, own in self.published.items()}}
 

@@ -20,7 +20,7 @@ from oelm.data.labels import has_fractions
 from oelm.data.overlap import TextOrPair
 from oelm.data.sources import TABLES, TAGGED, Source, decompress, plain_suffix
 from oelm.data.splits import SplitReader, divide
-from oelm.data.tables import check_column_names, find_labels, has_labels, own_labels, read_rows, read_table
+from oelm.data.tables import find_labels, has_labels, own_labels, read_rows, read_table
 from oelm.data.tasks import TASKS, Task
 from oelm.errors import did_you_mean
 from oelm.facts import Overlap
@@ -89,7 +89,6 @@ def guess_task(path: Path, columns: Mapping[str, str]) -> str:
     label = columns.get("label", "label")
     task = replace(TASKS["classification"], label=label)
     table = read_table(first, task)
-    check_column_names(table, first)
     if label not in table.column_names:
         others = [name for name in table.column_names if name != columns.get("text", "text")]
         is_text = len(others) < len(table.column_names) and not did_you_mean(label, others)
@@ -157,7 +156,7 @@ def _find_tags(source: Source, tables: dict[str, pa.Table]) -> Source:
     task = replace(source.task, labels=TASK_KINDS["tokens"].find_labels(tables["train"], source.task))
     for name, table in tables.items():
         for row, (text, tags) in enumerate(zip(table["text"].to_pylist(), table["tags"].to_pylist(), strict=True)):
-            check_tags(tags, task, where=f"the split '{name}', row {row}: {shorten(text, 60)}")
+            check_tags(tags, task, where=f"the split '{name}', row {row + 1}: {shorten(text, 60)}")
     return replace(source, task=task)
 
 

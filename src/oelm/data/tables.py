@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 from pyarrow import csv, json, parquet
 
 from oelm.data.labels import check_spread, convert_labels, index_labels, name_classes
-from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source
+from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source, packed_of, shown_path, shown_row
 from oelm.data.tasks import Task
 from oelm.errors import DataError, did_you_mean
 from oelm.parquet import open_parquet
@@ -37,7 +38,7 @@ def read_rows(source: Source, split: str, *, group: str | None = None) -> pa.Tab
     rows = pa.concat_tables(tables)
     if source.task.package is not None and not source.local:
         rows = rows.combine_chunks()
-    where = ", ".join(str(path) for path in source.files[split][:3])
+    where = ", ".join(map(shown_path, source.files[split][:3]))
     if rows.num_rows == 0:
         raise DataError(f"the split '{split}' of task '{source.task.name}' is empty", where=where)
     return rows
@@ -49,12 +50,10 @@ def find_labels(source: Source) -> Source:
     if not task.is_own or task.has_found_labels:
         return source
     tables = {path: read_table(path, task) for path in source.files["train"]}
-    for path, table in tables.items():
-        check_column_names(table, path)
     first, *_ = tables
     task = replace(task, columns=_text_columns(tables[first], task, first, may_be_pairs=True))
     labels = pa.concat_arrays([own_labels(table, task, path) for path, table in tables.items()])
-    where = f"{first}, column '{_label_column(tables[first], task, first)}'"
+    where = f"{shown_path(first)}, column '{_label_column(tables[first], task, first)}'"
     if task.kind == "regression":
         check_spread(labels, where=where)
     else:
@@ -75,7 +74,10 @@ def has_labels(source: Source, split: str) -> bool:
 
 def stream_rows(source: Source, path: Path) -> Iterator[pa.Table]:
     """The validated rows of one file, some at a time where the format allows it."""
-    yield from (_columns(table, source, path) for table in _tables(path, source.task))
+    first = 0
+    for table in _tables(path, source.task):
+        yield _columns(table, source, path, first=first)
+        first += table.num_rows
 
 
 def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
@@ -89,7 +91,7 @@ def _tables(path: Path, task: Task) -> Iterator[pa.Table]:
             for batch in file.iter_batches():
                 yield pa.Table.from_batches([batch])
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise DataError(f"cannot read {path} as parquet", why=_shorten(error)) from error
+        raise DataError(f"cannot read {shown_path(path)} as parquet", why=_shorten(error)) from error
 
 
 def read_table(path: Path, task: Task) -> pa.Table:
@@ -97,27 +99,78 @@ def read_table(path: Path, task: Task) -> pa.Table:
     extension = path.suffix.lower()
     try:
         if path.stat().st_size == 0:
-            raise DataError(f"{path} is empty", hint="check that the download completed")
+            raise DataError(f"{shown_path(path)} is empty", hint="check that the download completed")
         if extension in (*TEXTS, *TAGGED):
-            raise DataError(f"{path} is plain text; task '{task.name}' needs columns", hint=", ".join(TABLES))
+            raise DataError(
+                f"{shown_path(path)} is plain text; task '{task.name}' needs columns", hint=", ".join(TABLES)
+            )
         check_shape(path)
         for block_size in _BLOCK_SIZES:
             try:
-                return _read_table(path, task, block_size)
+                table = _read_table(path, task, block_size)
+                _check_column_names(table, path)
+                return table
             except pa.ArrowInvalid as error:
                 if path.stat().st_size <= block_size or not any(words in str(error) for words in _TOO_LONG):
                     raise
         unclosed = "; or close a quotation mark that makes one row of many" if extension == ".csv" else ""
-        raise DataError(f"{path} has a row of more than {_BLOCK_SIZES[-1] // 2**20} MB", hint=f"split it{unclosed}")
+        raise DataError(
+            f"{shown_path(path)} has a row of more than {_BLOCK_SIZES[-1] // 2**20} MB", hint=f"split it{unclosed}"
+        )
     except (pa.ArrowException, ValueError, AttributeError, RecursionError) as error:
-        hint = "check that the file is complete"
-        if extension not in (".parquet", ".arrow"):
-            hint = explain_encoding(path) or f"{hint} and UTF-8"
-        if "changed from" in str(error) and "label" in str(error):
-            hint = "labels that are all names, or all numbers"
-        raise DataError(f"cannot read {path} as {extension[1:]}", why=_shorten(error), hint=hint) from error
+        where, why, hint = None, _shorten(error), "check that the file is complete"
+        if wrong := re.search(r"Expected \d+ columns, got \d+: (.*)", str(error)):
+            marks = "a tab between columns" if extension == ".tsv" else "quotation marks around a text with commas"
+            where, hint = _line_of(path, wrong[1]), f"in every row the columns of the header, and {marks}"
+        elif changed := re.search(r"Column\(/(.*)\) changed from (\w+) to (\w+)", why):
+            hint = _explain_types(*changed.groups())
+        if extension in (".jsonl", ".json"):  # Arrow counts from 0, in every block anew
+            whole = path.stat().st_size <= _BLOCK_SIZES[0]
+            why = re.sub(r" in row (\d+)", lambda row: f" in row {int(row[1]) + 1}" if whole else "", why)
+        hint = explain_encoding(path) or _explain_separator(path) or hint
+        raise DataError(
+            f"cannot read {shown_path(path)} as {extension[1:]}", where=where, why=why, hint=hint
+        ) from error
     except OSError as error:
-        raise DataError(f"cannot read {path} as {extension[1:]}", why=_shorten(error)) from error
+        raise DataError(f"cannot read {shown_path(path)} as {extension[1:]}", why=_shorten(error)) from error
+
+
+def _explain_separator(path: Path) -> str | None:
+    """What to do with columns that are separated otherwise than the name of their file says."""
+    right = {".csv": b",", ".tsv": b"\t"}.get(path.suffix.lower())
+    header = _header(path) if right is not None else b""
+    if right is None or right in header:
+        return None
+    ways = {
+        b"\t": "its columns are separated by tabs: name it .tsv",
+        b";": "its columns are separated by semicolons: save it with commas, and quotation marks around texts",
+        b",": "its columns are separated by commas: name it .csv",
+    }
+    return next((way for separator, way in ways.items() if separator in header), None)
+
+
+def _explain_header(path: Path, names: Sequence[str]) -> str | None:
+    """What to do with a table whose first line does not look like the names of columns."""
+    is_row = path.suffix.lower() in (".csv", ".tsv") and any(len(name.split()) > 3 for name in names)
+    missing = "is the header missing? The first line names the columns, such as text and label"
+    return _explain_separator(path) or (missing if is_row else None)
+
+
+def _explain_types(column: str, *types: str) -> str:
+    """What to do with a column of JSON lines that changes its type."""
+    if "label" in column:
+        return "labels that are all names, or all numbers"
+    if {*types} == {"string", "number"}:
+        return f"column '{column}' has texts and numbers: put quotation marks around the numbers"
+    return f"values of one type in column '{column}'"
+
+
+def _line_of(path: Path, row: str) -> str | None:
+    """Where a row is that Arrow quotes, whose end it may leave out."""
+    with path.open("rb") as file:
+        start = row.removesuffix(" ...").rstrip("\r").encode()
+        number = next((number for number, line in enumerate(file, 1) if line.startswith(start)), None)
+    return None if number is None else f"line {number:,}"
 
 
 def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
@@ -177,16 +230,19 @@ def check_shape(path: Path) -> None:
         with _open_arrow(path) as reader:
             _check_width(path, len(reader.schema))
     else:
-        with path.open("rb") as file:
-            lines = iter(partial(file.readline, _BLOCK_SIZES[-1]), b"")
-            header = next((line for line in lines if line.strip()), b"")
-        _check_width(path, 1 + header.count(b"\t" if extension == ".tsv" else b","))
+        _check_width(path, 1 + _header(path).count(b"\t" if extension == ".tsv" else b","))
+
+
+def _header(path: Path) -> bytes:
+    with path.open("rb") as file:
+        lines = iter(partial(file.readline, _BLOCK_SIZES[-1]), b"")
+        return next((line for line in lines if line.strip()), b"")
 
 
 def _check_width(path: Path, columns: int) -> None:
     if columns > _MAX_COLUMNS:
         raise DataError(
-            f"{path} has more than {_MAX_COLUMNS:,} columns",
+            f"{shown_path(path)} has more than {_MAX_COLUMNS:,} columns",
             why="every key of JSON, and every field of a column, is a column of its own",
             hint="keep those that the task needs, such as text and label",
         )
@@ -203,7 +259,7 @@ def _check_json(path: Path) -> None:
             too_deep = _line_too_deep(brackets, opened) if levels + left > _MAX_DEPTH else None
             if too_deep is not None:
                 raise DataError(
-                    f"{path} is nested more than {_MAX_DEPTH} levels deep",
+                    f"{shown_path(path)} is nested more than {_MAX_DEPTH} levels deep",
                     where=f"line {line + too_deep:,}",
                     hint='a row is a line such as {"text": "some words", "label": 0}',
                 )
@@ -239,29 +295,36 @@ def _line_too_deep(brackets: bytes, depth: int) -> int | None:
     return None
 
 
-def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None = None) -> pa.Table:
+def _columns(table: pa.Table, source: Source, path: Path, *, group: str | None = None, first: int = 0) -> pa.Table:
     task = source.task
     if table.num_rows == 0:
-        raise DataError(f"{path} has no rows")
+        raise DataError(f"{shown_path(path)} has no rows")
     if task.package is not None and not source.local:
         table = table.filter(pc.equal(table["source"], PACKAGED[task.package][2]))
-    check_column_names(table, path)
+    _check_column_names(table, path)
     texts = _text_columns(table, task, path)
     columns: dict[str, pa.ChunkedArray] = {}
     for name, column in zip(_output_names(texts), texts, strict=True):
         values = table[column]
         if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-            raise DataError(f"column '{column}' must be text, got {values.type}", where=str(path))
+            hint = f"quotation marks around numbers, or another column: data: {{columns: {{{name}: NAME}}}}"
+            raise DataError(f"column '{column}' must be text, got {values.type}", where=shown_path(path), hint=hint)
         if values.null_count:
-            row = values.is_null().index(True).as_py()
+            missing = shown_row(path, first + values.is_null().index(True).as_py())
             raise DataError(
-                f"column '{column}' has {values.null_count} missing values, the first in row {row}", where=str(path)
+                f"column '{column}' has {values.null_count} missing values, the first in {missing}",
+                where=shown_path(path),
+                hint="remove rows without a text",
             )
         if not _is_utf8(values):
-            raise DataError(f"column '{column}' is not valid UTF-8", where=str(path), hint=explain_encoding(path))
+            raise DataError(
+                f"column '{column}' is not valid UTF-8", where=shown_path(path), hint=explain_encoding(path)
+            )
         if task.is_own and (row := pc.index(pc.utf8_trim_whitespace(values), "").as_py()) >= 0:
             raise DataError(
-                f"column '{column}' has an empty text in row {row}", where=str(path), hint="remove rows without a text"
+                f"column '{column}' has an empty text in {shown_row(path, first + row)}",
+                where=shown_path(path),
+                hint="remove rows without a text",
             )
         columns[name] = values.cast(pa.large_string())
     if task.kind != "language-modeling":
@@ -287,9 +350,10 @@ def _text_columns(table: pa.Table, task: Task, path: Path, *, may_be_pairs: bool
     missing = next(name for name in task.columns if name not in have)
     raise DataError(
         f"no column {' and '.join(task.columns)} for task '{task.name}'{did_you_mean(missing, have)}",
-        where=f"{path}, with the columns {_shorten(', '.join(have[:12]))}",
+        where=f"{shown_path(path)}, with the columns {_shorten(', '.join(have[:12]))}",
         why="the training rows have one text each" if task.is_own and set(pair) <= set(have) else None,
-        hint=f"name them {' and '.join(default)}, or say which they are: "
+        hint=_explain_header(path, have)
+        or f"name them {' and '.join(default)}, or say which they are: "
         f"data: {{columns: {{{', '.join(f'{name}: NAME' for name in default)}}}}} in a study, "
         f"{' '.join(f'--column {name}=NAME' for name in default)} for oelm data",
     )
@@ -301,7 +365,7 @@ def _output_names(texts: Sequence[str]) -> tuple[str, ...]:
 
 def group_column(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
     """What the rows of a table are held out together by."""
-    where = f"{path}, recipe.data.group"
+    where = f"{shown_path(path)}, recipe.data.group"
     if name not in table.column_names:
         have = _shorten(", ".join(table.column_names[:12]))
         raise DataError(f"no column '{name}' to group by", where=where, why=f"the columns are {have}")
@@ -314,15 +378,15 @@ def group_column(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
     return values.cast(pa.large_string())
 
 
-def check_column_names(table: pa.Table, path: Path) -> None:
+def _check_column_names(table: pa.Table, path: Path) -> None:
     try:
         names = table.column_names
     except UnicodeDecodeError as error:
         what = "the column names are not valid UTF-8"
-        raise DataError(what, where=str(path), why=_shorten(error), hint=explain_encoding(path)) from error
+        raise DataError(what, where=shown_path(path), why=_shorten(error), hint=explain_encoding(path)) from error
     duplicate = next((name for name, times in Counter(names).items() if times > 1), None)
     if duplicate is not None:
-        raise DataError(f"duplicate column '{_shorten(duplicate)}'", where=str(path))
+        raise DataError(f"duplicate column '{_shorten(duplicate)}'", where=shown_path(path))
 
 
 def _is_utf8(values: pa.ChunkedArray) -> bool:
@@ -340,8 +404,9 @@ def _label_column(table: pa.Table, task: Task, path: Path) -> str:
     if name is None:
         raise DataError(
             f"no column '{task.label}' for task '{task.name}'{did_you_mean(task.label, table.column_names)}",
-            where=f"{path}, with the columns {_shorten(', '.join(table.column_names[:12]))}",
-            hint="name it label, or say which it is: data: {columns: {label: NAME}} in a study, "
+            where=f"{shown_path(path)}, with the columns {_shorten(', '.join(table.column_names[:12]))}",
+            hint=_explain_header(path, table.column_names)
+            or "name it label, or say which it is: data: {columns: {label: NAME}} in a study, "
             "--column label=NAME for oelm data",
         )
     return name
@@ -352,34 +417,37 @@ def own_labels(table: pa.Table, task: Task, path: Path) -> pa.Array:
     name = _label_column(table, task, path)
     values = table[name]
     if table.num_rows == 0:
-        raise DataError("the file has no rows", where=str(path), hint="check that it is complete")
+        raise DataError("the file has no rows", where=shown_path(path), hint="check that it is complete")
     if not _is_utf8(values):
-        raise DataError(f"column '{name}' is not valid UTF-8", where=str(path), hint=explain_encoding(path))
-    return convert_labels(values, task, where=f"{path}, column '{name}'")
+        raise DataError(f"column '{name}' is not valid UTF-8", where=shown_path(path), hint=explain_encoding(path))
+    return convert_labels(values, task, path=path, where=f"{shown_path(path)}, column '{name}'")
 
 
 def _labels(table: pa.Table, task: Task, path: Path) -> pa.ChunkedArray:
     name = _label_column(table, task, path)
     if task.is_own:
         own = own_labels(table, task, path)
-        where = f"{path}, column '{name}'"
-        return pa.chunked_array([own if task.kind == "regression" else index_labels(own, task, where=where)])
+        where = f"{shown_path(path)}, column '{name}'"
+        return pa.chunked_array([own if task.kind == "regression" else index_labels(own, task, path=path, where=where)])
     values = table[name]
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         if not _is_utf8(values):
-            raise DataError(f"column '{name}' is not valid UTF-8", where=str(path), hint=_classes(task))
+            raise DataError(f"column '{name}' is not valid UTF-8", where=shown_path(path), hint=_classes(task))
         numbers = pc.index_in(values.cast(pa.large_string()), pa.array(task.labels, pa.large_string()))
         bad = numbers.is_null()
     elif pa.types.is_integer(values.type):
         numbers = values.cast(pa.int64(), safe=False)
         bad = pc.fill_null(pc.or_(pc.less(numbers, 0), pc.greater_equal(numbers, len(task.labels))), True)
     else:
-        raise DataError(f"column '{name}' must hold labels, got {values.type}", where=str(path), hint=_classes(task))
+        raise DataError(
+            f"column '{name}' must hold labels, got {values.type}", where=shown_path(path), hint=_classes(task)
+        )
     row = pc.index(bad, True).as_py()
     if row >= 0:
         raise DataError(
-            f"label {_shorten(repr(values[row].as_py()))} in row {row} is not a label of task '{task.name}'",
-            where=f"{path}, column '{name}'",
+            f"label {_shorten(repr(values[row].as_py()))} in {shown_row(path, row)} "
+            f"is not a label of task '{task.name}'",
+            where=f"{shown_path(path)}, column '{name}'",
             hint=_classes(task),
         )
     return numbers.cast(pa.int64())
@@ -396,15 +464,28 @@ def explain_encoding(path: Path) -> str | None:
     with path.open("rb") as file:
         is_utf16 = file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     if is_utf16:
-        return f"iconv -f UTF-16 -t UTF-8 {path.name} > utf8{path.suffix}, as it is UTF-16"
+        return f"{_iconv(path, 'UTF-16')}\nas it is UTF-16"
     decoder = codecs.getincrementaldecoder("utf-8")()
     with path.open("rb") as file:
         try:
             while block := file.read(_BLOCK):
                 decoder.decode(block)
+            decoder.decode(b"", final=True)
         except UnicodeDecodeError:
-            return f"iconv -f WINDOWS-1252 -t UTF-8 {path.name} > utf8{path.suffix}, if that is its encoding"
+            return f"{_iconv(path, 'WINDOWS-1252')}\nif that is its encoding"
     return None
+
+
+def _iconv(path: Path, encoding: str) -> str:
+    """The command, ready to paste, that writes a file in UTF-8 beside it."""
+    given = packed_of(path)
+    iconv, made = f"iconv -f {encoding} -t UTF-8", quote(str(given.with_name(f"utf8-{path.name}")))
+    unpack = "zstd" if given.suffix.lower() == ".zst" else "gzip"
+    return (
+        f"{iconv} {quote(str(path))} > {made}"
+        if given == path
+        else f"{unpack} -dc {quote(str(given))} | {iconv} > {made}"
+    )
 
 
 def _shorten(text: object) -> str:

@@ -22,9 +22,9 @@ from oelm.data.chunking import TextChunker
 from oelm.data.documents import END_OF_TEXT
 from oelm.data.kinds.kind import Encoded, check_scorer
 from oelm.data.kinds.table import TASK_KINDS
-from oelm.data.limit import Limit
+from oelm.data.limit import LESS, Limit
 from oelm.data.parts import Chunks, PartCache, split_batches, split_parts
-from oelm.data.sources import Source
+from oelm.data.sources import Source, shown_path
 from oelm.data.splits import Division, SplitReader
 from oelm.data.tasks import SHIPPED_TASKS, Task
 from oelm.errors import DataError
@@ -213,7 +213,7 @@ def _check_disjoint(files: dict[str, tuple[str, ...]], source: Source) -> None:
             if other != split:
                 raise DataError(
                     f"the splits '{other}' and '{split}' are the same file",
-                    where=str(source.files[split][number]),
+                    where=shown_path(source.files[split][number]),
                     why="a model cannot be tested on data it was trained or selected on",
                 )
 
@@ -321,7 +321,11 @@ def _write_tokens(
     progress: PrepareCallback,
 ) -> None:
     if tokenizer.eos_token_id is None:
-        raise DataError("the tokenizer has no end-of-text token", hint="use another data.tokenizer")
+        raise DataError(
+            "the tokenizer has no end-of-text token",
+            where="recipe.data.tokenizer",
+            hint="a decoder's tokenizer; with a model from scratch, data.tokenizer: {train: bpe, vocab: 8192}",
+        )
     dtype = _token_dtype(tokenizer)
     written: dict[str, int] = {}
     done, most = 0, {"train": reader.limit.tokens} if reader.limit is not None and reader.limit.tokens else {}
@@ -340,7 +344,7 @@ def _write_tokens(
             progress("tokenizing", done, 0)
     written.setdefault("train", 0)  # every document may equal a held-out one
     if written["train"] < most.get("train", 0):
-        raise DataError(f"there are only {written['train']:,} training tokens", where="recipe.data.limit")
+        raise DataError(f"there are only {written['train']:,} training tokens", where="recipe.data.limit", hint=LESS)
     for name, number in written.items():
         if number <= max_length:
             raise DataError(

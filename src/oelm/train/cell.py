@@ -284,7 +284,7 @@ def load_data(recipe: Recipe, progress: Progress) -> TokenizedTask:
             progress.on_prepare("training a tokenizer", 0, 0)
             kind, vocab = chosen.train, chosen.vocab
             return train_tokenizer(texts, kind=kind, vocab=vocab, made_from=made_from, log=progress.on_message)
-        name = resolve_name(str(recipe.model.name)) if chosen is None else str(chosen.name)
+        name = resolve_name(str(recipe.model.name if chosen is None else chosen.name))
         check_model_folder(name)  # it may read the model's configuration, before anyone else does
         return load_tokenizer(name, revision=recipe.model.revision if chosen is None else chosen.revision)
 

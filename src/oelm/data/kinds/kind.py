@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from oelm.data.sources import shown_path
 from oelm.data.tables import group_column
 from oelm.data.tasks import Task
 from oelm.errors import DataError
@@ -169,7 +170,9 @@ def read_rows_of(kind: ExampleKind, paths: tuple[Path, ...], task: Task, *, grou
     for path in paths:
         rows, table = kind.read(path, task)
         if group is not None and table is None:
-            raise DataError(f"{path} has no column '{group}' to group by", where="recipe.data.group", hint=".jsonl")
+            raise DataError(
+                f"{shown_path(path)} has no column '{group}' to group by", where="recipe.data.group", hint=".jsonl"
+            )
         if group is not None:
             others = [name for name in rows.column_names if name != "group"]
             rows = rows.select(others).append_column("group", group_column(table, group, path))

@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oelm.data.kinds.kind import Encoded, ExampleKind, Ragged, Rows, char_spans, ragged_column
+from oelm.data.sources import shown_path, shown_row
 from oelm.data.tables import check_shape, read_table
 from oelm.data.tasks import Task
 from oelm.errors import DataError
@@ -128,7 +129,7 @@ class QuestionAnswering(ExampleKind):
         table = read_table(path, task) if squad is None else None
         questions = list(_squad_questions(squad, path) if table is None else _table_questions(table, task, path))
         if not questions:
-            raise DataError(f"{path} has no questions", hint=_EXAMPLE)
+            raise DataError(f"{shown_path(path)} has no questions", hint=_EXAMPLE)
         contexts = pa.array([one.context for one in questions], pa.large_string())
         columns = {
             "text_a": pa.array([one.text for one in questions], pa.large_string()),
@@ -158,7 +159,7 @@ class QuestionAnswering(ExampleKind):
         if unanswerable is not None and NO_ANSWER not in task.labels:
             raise DataError(
                 "a question has no answer, and every training question has one",
-                where=f"{where}, row {rows['row'][unanswerable].as_py()}: {shorten(questions[unanswerable], 60)!r}",
+                where=f"{where}, row {rows['row'][unanswerable].as_py() + 1}: {shorten(questions[unanswerable], 60)!r}",
                 why="no model learns from them that there may be none",
                 hint="leave it out; or training questions of which some have none, as in SQuAD 2",
             )
@@ -180,7 +181,7 @@ class QuestionAnswering(ExampleKind):
             if not own:
                 raise DataError(
                     "the tokenizer makes nothing of a context",
-                    where=f"{where}, row {rows['row'][sample].as_py()}: {shorten(contexts[sample], 60)!r}",
+                    where=f"{where}, row {rows['row'][sample].as_py() + 1}: {shorten(contexts[sample], 60)!r}",
                     hint="leave the question out, or another tokenizer",
                 )
             spans = char_spans(encoding)[own]
@@ -289,19 +290,19 @@ def load_squad(path: Path) -> Any:
 
 
 def _squad_questions(content: Any, path: Path) -> Iterator[Question]:
-    where = str(path)
+    where = file = shown_path(path)
     try:
-        for number, article in enumerate(content["data"]):
-            where = f"{path}, article {number}"
+        for number, article in enumerate(content["data"], 1):
+            where = f"{file}, article {number}"
             for paragraph in article["paragraphs"]:
                 for asked in paragraph["qas"]:
-                    where = f"{path}, question {asked.get('id', '')}: {shorten(str(asked['question']), 60)!r}"
+                    where = f"{file}, question {asked.get('id', '')}: {shorten(str(asked['question']), 60)!r}"
                     texts = [answer["text"] for answer in asked["answers"]]
                     starts = [answer["answer_start"] for answer in asked["answers"]]
                     yield _question(asked["question"], paragraph["context"], texts, starts, where)
     except (LookupError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path} does not have the form of SQuAD",
+            f"{file} does not have the form of SQuAD",
             where=where,
             why=f"{type(error).__name__}: {error}",
             hint='{"data": [{"paragraphs": [{"context": ..., "qas": [{"question": ..., "answers": [...]}]}]}]}',
@@ -309,13 +310,13 @@ def _squad_questions(content: Any, path: Path) -> Iterator[Question]:
 
 
 def _table_questions(table: pa.Table, task: Task, path: Path) -> Iterator[Question]:
-    names = (*task.columns, task.label)
+    names, file = (*task.columns, task.label), shown_path(path)
     missing = next((name for name in names if name not in table.column_names), None)
     if missing is not None:
         have = shorten(", ".join(table.column_names[:12]), 200)
-        raise DataError(f"no column '{missing}'", where=f"{path}, with the columns {have}", hint=_EXAMPLE)
+        raise DataError(f"no column '{missing}'", where=f"{file}, with the columns {have}", hint=_EXAMPLE)
     for row, (text, context, answers) in enumerate(zip(*(table[name].to_pylist() for name in names), strict=True)):
-        where = f"{path}, row {row}"
+        where = f"{file}, {shown_row(path, row)}"
         try:
             texts, starts = list(answers["text"] or ()), list(answers["answer_start"] or ())
         except (LookupError, TypeError) as error:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oelm.data.kinds.kind import IGNORED, Encoded, ExampleKind, Ragged, Rows, ragged_column
+from oelm.data.sources import shown_path, shown_row
 from oelm.data.tables import read_table
 from oelm.data.tasks import Task
 from oelm.errors import DataError
@@ -160,10 +161,11 @@ def _read_texts(table: pa.Table, names: Sequence[str], path: Path) -> pa.Array:
     if name is None:
         have = shorten(", ".join(table.column_names[:12]), 200)
         either = " or ".join(dict.fromkeys(names))
-        raise DataError(f"no column {either}", where=f"{path}, with the columns {have}", hint=_EXAMPLE)
+        raise DataError(f"no column {either}", where=f"{shown_path(path)}, with the columns {have}", hint=_EXAMPLE)
     texts = table[name].to_pylist()
     for row, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():
             what = "is missing" if text is None else "is empty" if isinstance(text, str) else "is not a text"
-            raise DataError(f"a {name} {what}", where=f"{path}, row {row}", why=shorten(repr(text), 60), hint=_EXAMPLE)
+            where = f"{shown_path(path)}, {shown_row(path, row)}"
+            raise DataError(f"a {name} {what}", where=where, why=shorten(repr(text), 60), hint=_EXAMPLE)
     return pa.array(texts, pa.large_string())

@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from oelm.data.kinds.kind import IGNORED, Encoded, ExampleKind, Ragged, Rows, char_spans, ragged_column
-from oelm.data.sources import TABLES
+from oelm.data.sources import TABLES, shown_path, shown_row
 from oelm.data.tables import explain_encoding, read_table
 from oelm.data.tasks import Task
 from oelm.errors import DataError
@@ -108,7 +108,7 @@ class TokenClassification(ExampleKind):
         table = read_table(path, task) if path.suffix.lower() in TABLES and path.suffix.lower() != ".tsv" else None
         sentences = _read_conll(path) if table is None else _read_lists(table, task, path)
         if not sentences:
-            raise DataError(f"{path} has no sentences", hint=_FORM)
+            raise DataError(f"{shown_path(path)} has no sentences", hint=_FORM)
         words, tags = zip(*sentences, strict=True)
         columns = {
             "text": pa.array([" ".join(some) for some in words], pa.large_string()),
@@ -134,13 +134,14 @@ class TokenClassification(ExampleKind):
         tags, places = [], []
         for row in range(rows.num_rows):
             words, names = (rows[name][row].as_py() for name in ("words", "tags"))
-            check_tags(names, task, where=f"{where}, row {rows['row'][row].as_py()}: {shorten(' '.join(words), 60)}")
+            at = f"{where}, row {rows['row'][row].as_py() + 1}: {shorten(' '.join(words), 60)}"
+            check_tags(names, task, where=at)
             tags.append([number_of[tag] for tag in names])
             places.append(find_first_tokens(words, char_spans(encoded.encodings[row])))
             if not any(place >= 0 for place in places[-1]):
                 raise DataError(
                     "the tokenizer makes nothing of a sentence",
-                    where=f"{where}, row {rows['row'][row].as_py()}: {shorten(' '.join(words), 60)!r}",
+                    where=f"{where}, row {rows['row'][row].as_py() + 1}: {shorten(' '.join(words), 60)!r}",
                     hint="leave the sentence out, a longer recipe.data.max_length, or another tokenizer",
                 )
         return pa.table(
@@ -216,9 +217,11 @@ def _read_conll(path: Path) -> list[Sentence]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not valid UTF-8", why=str(error), hint=explain_encoding(path)) from error
+        raise DataError(
+            f"{shown_path(path)} is not valid UTF-8", why=str(error), hint=explain_encoding(path)
+        ) from error
     except OSError as error:
-        raise DataError(f"cannot read {path}", why=error.strerror) from error
+        raise DataError(f"cannot read {shown_path(path)}", why=error.strerror) from error
     sentences: list[Sentence] = []
     words: list[str] = []
     tags: list[str] = []
@@ -234,13 +237,13 @@ def _read_conll(path: Path) -> list[Sentence]:
 
 def _conll_rows(path: Path, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(token, tag) of every line; two empty texts where a sentence ends."""
-    width = None
+    width, file = None, shown_path(path)
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("-DOCSTART-"):
             yield "", ""
             continue
         columns = [column.strip() for column in (line.split("\t") if "\t" in line else line.split())]
-        where = f"{path}, line {number:,}: {shorten(line, 60)!r}"
+        where = f"{file}, line {number:,}: {shorten(line, 60)!r}"
         if len(columns) < 2:
             raise DataError("a line has one column only: a token without a tag", where=where, hint=_FORM)
         width = width or len(columns)
@@ -253,9 +256,12 @@ def _conll_rows(path: Path, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield columns[0], _checked(columns[-1], where)
 
 
+_TAGS = "tags are O, B-TYPE and I-TYPE, such as B-PER and I-PER"
+
+
 def _checked(tag: str, where: str) -> str:
     if not _TAG.fullmatch(tag):
-        raise DataError(f"tag '{shorten(tag, 60)}' is not a tag in IOB2", where=where, why=_IOB2)
+        raise DataError(f"tag '{shorten(tag, 60)}' is not a tag in IOB2", where=where, why=_IOB2, hint=_TAGS)
     return tag
 
 
@@ -263,9 +269,9 @@ def _read_lists(table: pa.Table, task: Task, path: Path) -> list[Sentence]:
     words = _list_column(table, task.usual_columns(task.columns, "tokens", "words"), path)
     tags = _list_column(table, task.usual_columns((task.label,), "ner_tags", "tags"), path)
     names = _tag_names(table, tags, task)
-    sentences: list[Sentence] = []
+    sentences, file = list[Sentence](), shown_path(path)
     for row, (some, numbers) in enumerate(zip(table[words].to_pylist(), table[tags].to_pylist(), strict=True)):
-        where = f"{path}, row {row}"
+        where = f"{file}, {shown_row(path, row)}"
         if not some or any(not isinstance(word, str) or not word.strip() for word in some):
             what = "a sentence is empty" if not some else "a token is empty, or not a text"
             raise DataError(what, where=where, hint="leave it out")
@@ -281,9 +287,11 @@ def _list_column(table: pa.Table, names: Sequence[str], path: Path) -> str:
     if name is None:
         have = shorten(", ".join(table.column_names[:12]), 200)
         either = " or ".join(dict.fromkeys(names))
-        raise DataError(f"no column {either}", where=f"{path}, with the columns {have}", hint=_EXAMPLE)
+        raise DataError(f"no column {either}", where=f"{shown_path(path)}, with the columns {have}", hint=_EXAMPLE)
     if not pa.types.is_list(table[name].type) and not pa.types.is_large_list(table[name].type):
-        raise DataError(f"column '{name}' must hold lists, got {table[name].type}", where=str(path), hint=_EXAMPLE)
+        raise DataError(
+            f"column '{name}' must hold lists, got {table[name].type}", where=shown_path(path), hint=_EXAMPLE
+        )
     return name
 
 
