@@ -167,12 +167,15 @@ def test_a_card_has_the_last_word_about_its_configuration(files, splits, found, 
     assert task.hub.files == found
 
 
-def test_a_card_that_would_be_endless_says_nothing():
+def test_a_card_that_would_be_endless_is_not_read():
     laughs = "".join(f"l{number + 1}: &l{number + 1} [{', '.join([f'*l{number}'] * 10)}]\n" for number in range(12))
-    assert read_card(f"---\nl0: &l0 lol\n{laughs}configs: *l12\n---\n") == []
-    assert read_card(f"---\nconfigs: [{{}}{', {}' * 50_000}]\n---\n") == []
+    assert read_card(f"---\nl0: &l0 lol\n{laughs}configs: *l12\n---\n") is None
+    assert read_card(f"---\nconfigs: [{{}}{', {}' * 250_000}]\n---\n") is None
+    assert read_card("---\nconfigs: [\n---\n") is None
+    long = "".join(f"- config_name: c{number}\n  data_files: c{number}/*.csv\n" for number in range(600))
+    assert len(read_card(f"---\na: &a 1\nb: *a\n<<: {{}}\nconfigs:\n{long}z: 1\n---\n")) == 600, "nothing but that"
     assert read_card("---\nconfigs: [{config_name: easy}, 5]\n---\n# Easy") == [{"config_name": "easy"}]
-    for text in ("", "---\n", "---\n[\n---\n", "---\nconfigs: 5\n---\n", "---\n5\n---\n"):
+    for text in ("", "---\n", "---\n[\n---\n", "---\n5\n---\n", "# No front\nconfigs: 5\n---\n"):
         assert read_card(text) == []
 
 

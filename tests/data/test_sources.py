@@ -482,7 +482,7 @@ def test_a_file_that_goes_away(tmp_path):
 )
 def test_packed_files_and_arrow_files_that_are_damaged(tmp_path, monkeypatch, name, content, says):
     monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("oelm.data.sources._MOST_UNPACKED", 1)
+    monkeypatch.setattr("oelm.data.sources.MOST_UNPACKED", 1)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=says):
         SplitReader(find_source(task_named("classification"), str(tmp_path / name)), 5)
@@ -510,6 +510,9 @@ def test_packed_files_and_arrow_files_that_are_damaged(tmp_path, monkeypatch, na
         ),
         ("a.jsonl", '{"text": 5}\n{"text": ["a"]}\n', r"try    values of one type in column 'text'"),
         ("a.jsonl", '{"text": "a"}\n{"text":', r"try    check that the file is complete$"),
+        ("a.csv", "text,label,x\ngood,1,2\ngood,1\n", r"where  line 3\n"),
+        ("a.json", '[{"text": "a", "label": 0}, null]', r"element 2 of the list is not an object"),
+        ("a.json", '[{"text": "a", "label": 123456789012345678901}]', r"cannot read .*a\.json as json"),
     ],
 )
 def test_what_cannot_be_read_as_a_table_says_what_to_do(tmp_path, name, content, says):
@@ -539,3 +542,24 @@ def test_messages_name_the_file_of_the_hub(tmp_path):
     file = write(folder / "train-00000-of-00001.parquet", {"text": [None]})
     with pytest.raises(DataError, match=r"where  me/my--texts: data/train-00000-of-00001\.parquet"):
         documents(find_source(TEXT, str(file)))
+
+
+def test_a_list_of_json_has_the_columns_of_all_its_elements(tmp_path):
+    (tmp_path / "a.json").write_text('[{"text": "a"}, {"text": "b", "label": "x"}]')
+    table = tables.read_table(tmp_path / "a.json", task_named("classification"))
+    assert table.to_pydict() == {"text": ["a", "b"], "label": [None, "x"]}
+
+
+def test_a_file_that_is_there_packed_as_well_is_not_read_twice(tmp_path, monkeypatch):
+    monkeypatch.setenv("OELM_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name, opened in (("a.txt", open), ("b.txt.gz", gzip.open)):
+        with opened(folder / name, "wt") as file:
+            file.write(f"the text of {name}\n")
+    texts = find_source(task_named("text"), str(folder)).files["train"]
+    assert [path.read_text() for path in texts] == ["the text of a.txt\n", "the text of b.txt.gz\n"]
+    with gzip.open(folder / "a.txt.gz", "wt") as file:
+        file.write("the text of a.txt\n")
+    with pytest.raises(DataError, match=r"a\.txt and a\.txt\.gz are one file, packed and unpacked"):
+        find_source(task_named("text"), str(folder))

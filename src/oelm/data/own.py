@@ -1,6 +1,7 @@
 """One's own data: a task with the columns that a study names, and with the files of any data set of the hub."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
@@ -10,14 +11,14 @@ from textwrap import shorten
 from typing import Any
 
 from oelm.data.cache import cached_dir
-from oelm.data.sources import TABLES, TEXTS, is_of_split, names_of_split, plain_suffix
+from oelm.data.sources import TABLES, TEXTS, is_of_split, names_of_split, plain_name, plain_suffix
 from oelm.data.tasks import Hub, Task
 from oelm.errors import DataError, StudyError, did_you_mean
 from oelm.hub import why_unreachable
 from oelm.yaml import parse
 
 SPLITS = ("train", "validation", "test")
-_LONGEST_CARD = 100_000  # characters of YAML, which takes ten seconds for a million
+_LONGEST_CARD = 400_000  # characters about configurations; YAML takes ten seconds for a million
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +66,8 @@ class _Listing:
 
     commit: str
     files: list[str]
-    configs: list[Any]
-    """The part of its card that says which files are which split."""
+    configs: list[Any] | None
+    """The part of its card that says which files are which split; None if it cannot be read."""
 
 
 def _listing(name: HubName) -> _Listing:
@@ -113,7 +114,12 @@ def _files_of(role: str, name: HubName, listing: _Listing) -> tuple[str, ...]:
 
 
 def _tables(files: Any) -> list[str]:
-    return sorted(file for file in files if plain_suffix(PurePosixPath(file)) in (*TABLES, *TEXTS) and _is_data(file))
+    found = sorted(file for file in files if plain_suffix(PurePosixPath(file)) in (*TABLES, *TEXTS) and _is_data(file))
+    return [file for file in found if (plain := _plain(file)) == file or plain not in found]
+
+
+def _plain(file: str) -> str:
+    return str(PurePosixPath(file).with_name(plain_name(PurePosixPath(file))))
 
 
 def _is_data(file: str) -> bool:
@@ -124,23 +130,29 @@ def _is_data(file: str) -> bool:
     )
 
 
-def read_card(text: str) -> list[Any]:
-    """What a card says of its configurations; nothing where it does not."""
-    try:
-        _, front, *_ = text.split("---\n", 2)
-        if len(front) > _LONGEST_CARD:
-            return []
-        configs = parse(front, where="the card")["configs"]
-    except (StudyError, ValueError, LookupError, TypeError):
+def read_card(text: str) -> list[Any] | None:
+    """What a card says of its configurations; nothing where it does not, None where that cannot be read."""
+    front = text.split("---\n", 2)[1:2] if text.startswith("---\n") else []
+    block = re.search(r"^configs:.*\n?(?:[ \-].*\n?|\n)*", front[0], re.M) if front else None
+    if block is None:
         return []
-    return [one for one in configs if isinstance(one, dict)] if isinstance(configs, list) else []
+    try:
+        configs = parse(block[0], where="the card")["configs"] if len(block[0]) <= _LONGEST_CARD else None
+    except StudyError:
+        return None
+    return [one for one in configs if isinstance(one, dict)] if isinstance(configs, list) else None
 
 
-def _patterns(role: str, name: HubName, configs: Sequence[Any]) -> list[str] | None:
+def _patterns(role: str, name: HubName, configs: Sequence[Any] | None) -> list[str] | None:
     """The files of a split by pattern, as the study says, or as the card does; None if neither says anything."""
     split = name.splits.get(role, role)
     if "*" in split or plain_suffix(PurePosixPath(split)) in TABLES:
         return [split]
+    if configs is None:
+        raise DataError(
+            f"the card of {name.repo} says which files are which split, and cannot be read",
+            hint="name them: data: {splits: {train: 'data/train-*.parquet', ...}}",
+        )
     if not configs:
         return None
     names = [str(one.get("config_name")) for one in configs]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import pairwise
 from pathlib import Path, PurePath
 from textwrap import shorten
 from typing import Any
@@ -28,7 +29,7 @@ TAGGED = (".conll", ".bio", ".iob", ".iob2")
 _READ = (*TABLES, *TEXTS, *TAGGED)
 # What the datasets library writes beside its rows.
 _ABOUT_DATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
-_MOST_UNPACKED = 1000  # times the size of a packed file, which more than text is made to fill the disk
+MOST_UNPACKED = 1000  # times the size of a packed file, which more than text is made to fill the disk
 # Accepted names of the files of a split.
 _ALIASES = {
     "validation": ("validation", "valid", "dev", "val"),
@@ -92,9 +93,13 @@ def find_source(
     return _unpacked(Source(task=task, files={"train": first, **files}, local=False))
 
 
+def plain_name(path: PurePath) -> str:
+    """`train.jsonl` of `train.jsonl` and of `train.jsonl.gz`."""
+    return path.stem if path.suffix.lower() in PACKED else path.name
+
+
 def plain_suffix(path: PurePath) -> str:
-    """`.jsonl` of `train.jsonl` and of `train.jsonl.gz`."""
-    return PurePath(path.stem if path.suffix.lower() in PACKED else path.name).suffix.lower()
+    return PurePath(plain_name(path)).suffix.lower()
 
 
 _PACKED_OF: dict[Path, Path] = {}  # by what was unpacked of them
@@ -126,26 +131,31 @@ def decompress(path: Path) -> Path:
     """The file; of a packed one, its content in the cache."""
     if path.suffix.lower() not in PACKED:
         return path
-    most = _MOST_UNPACKED * max(2**20, path.stat().st_size)
+    _check_file(path)
+    most = MOST_UNPACKED * max(2**20, path.stat().st_size)
+    name = f"content{plain_suffix(path)}"
 
     def write(folder: Path) -> None:
-        import pyarrow as pa
+        with (folder / name).open("wb") as file:
+            for block in _unpack(path):
+                if file.write(block) and file.tell() > most:
+                    raise DataError(f"{path} is more than {MOST_UNPACKED:,} times as large when it is unpacked")
 
-        try:
-            with (
-                pa.input_stream(str(path), compression=PACKED[path.suffix.lower()]) as packed,
-                (folder / path.stem).open("wb") as file,
-            ):
-                while block := packed.read(2**20):
-                    if file.write(block) and file.tell() > most:
-                        raise DataError(f"{path} is more than {_MOST_UNPACKED:,} times as large when it is unpacked")
-        except OSError as error:
-            why = " ".join(str(error).split())[:300]
-            raise DataError(f"cannot unpack {path}", why=why, hint="check that the file is complete") from error
-
-    unpacked = cached_dir("unpacked", {"sha256": file_hash(path), "name": path.name}, write) / path.stem
+    unpacked = cached_dir("unpacked", {"sha256": file_hash(path), "name": path.name}, write) / name
     _PACKED_OF[unpacked] = path
     return unpacked
+
+
+def _unpack(path: Path) -> Iterator[bytes]:
+    import pyarrow as pa
+
+    try:
+        with pa.input_stream(str(path), compression=PACKED[path.suffix.lower()]) as packed:
+            while block := packed.read(2**20):
+                yield block
+    except OSError as error:
+        why = " ".join(str(error).split())[:300]
+        raise DataError(f"cannot unpack {path}", why=why, hint="check that the file is complete") from error
 
 
 def _find_all(task: Task, path: str | Mapping[str, str] | None, *, pairs: int, seed: int) -> Source:
@@ -232,7 +242,7 @@ def _by_split(task: Task, folder: Path) -> dict[str, list[Path]]:
                 found[split] = named
                 break
     if not found.get("train") and task.name == "text":  # a folder of texts, none of them a split
-        found["train"] = [file for file in files if file.suffix.lower() in TEXTS]
+        found["train"] = [file for file in files if plain_suffix(file) in TEXTS]
     return found
 
 
@@ -269,9 +279,16 @@ def _has_name(file: Path, split: str) -> bool:
 
 def _files_in(folder: Path) -> list[Path]:
     try:
-        return sorted(path for path in folder.iterdir() if plain_suffix(path) in _READ and path.name not in _ABOUT_DATA)
+        files = sorted(
+            path for path in folder.iterdir() if plain_suffix(path) in _READ and path.name not in _ABOUT_DATA
+        )
     except OSError as error:
         raise DataError(f"cannot read {folder}", where="recipe.data.path", why=error.strerror) from error
+    for one, other in pairwise(sorted(files, key=plain_name)):
+        if plain_name(one) == plain_name(other):
+            what = f"{one} and {other.name} are one file, packed and unpacked"
+            raise DataError(what, why="its rows would be there twice", hint="move one of them away")
+    return files
 
 
 def _check_splits(task: Task, found: Mapping[str, Sequence[Path]], path: str) -> None:
@@ -360,6 +377,15 @@ def _fetch_in_turn(task: Task, hub: Hub) -> Iterator[Path]:
     from huggingface_hub import HfApi, hf_hub_download
 
     where: dict[str, Any] = {"repo_type": "dataset", "revision": hub.revision}
+    patterns = _patterns_of(hub, "train")
+    here = [
+        sorted(path for path in _cached_snapshot(hub).glob(pattern) if path.is_file())  # a link there may be dangling
+        for pattern in patterns
+    ]
+    paths = [path for some in here for path in some]
+    if all(here) and _has_all_parts(paths):
+        yield from paths
+        return
 
     def list_files(folder: Path) -> None:
         if why := why_unreachable():
@@ -369,7 +395,6 @@ def _fetch_in_turn(task: Task, hub: Hub) -> Iterator[Path]:
         (folder / "files.json").write_text(json.dumps(names) + "\n", encoding="utf-8")
 
     listing = cached_dir("hub", {"files": hub.repo, "revision": hub.revision}, list_files) / "files.json"
-    patterns = _patterns_of(hub, "train")
     names = [name for name in json.loads(listing.read_bytes()) if any(fnmatchcase(name, one) for one in patterns)]
     if not names:
         raise DataError(f"{hub.repo} has no files for the split 'train'", where=", ".join(patterns))

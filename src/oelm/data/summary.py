@@ -80,10 +80,10 @@ _Rows = Callable[[], Iterator[Example]]
 def guess_task(path: Path, columns: Mapping[str, str]) -> str:
     """The name of the task that one's own file, or folder, looks like: by its form, or by its labels, if it has any."""
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    tables = [decompress(file) for file in files if plain_suffix(file) in TABLES]
+    tables = [file for file in files if plain_suffix(file) in TABLES]
     if not tables:
         return "tokens" if any(plain_suffix(file) in TAGGED for file in files) else "text"
-    first = next((file for file in tables if file.stem.lower().startswith("train")), tables[0])
+    first = decompress(next((file for file in tables if file.stem.lower().startswith("train")), tables[0]))
     if load_squad(first) is not None:
         return "qa"
     label = columns.get("label", "label")

@@ -16,7 +16,18 @@ import pyarrow.compute as pc
 from pyarrow import csv, json, parquet
 
 from oelm.data.labels import check_spread, convert_labels, index_labels, name_classes
-from oelm.data.sources import PACKAGED, TABLES, TAGGED, TEXTS, Source, packed_of, shown_path, shown_row
+from oelm.data.sources import (
+    MOST_UNPACKED,
+    PACKAGED,
+    TABLES,
+    TAGGED,
+    TEXTS,
+    Source,
+    packed_of,
+    plain_name,
+    shown_path,
+    shown_row,
+)
 from oelm.data.tasks import Task
 from oelm.errors import DataError, did_you_mean
 from oelm.parquet import open_parquet
@@ -117,7 +128,7 @@ def read_table(path: Path, task: Task) -> pa.Table:
         raise DataError(
             f"{shown_path(path)} has a row of more than {_BLOCK_SIZES[-1] // 2**20} MB", hint=f"split it{unclosed}"
         )
-    except (pa.ArrowException, ValueError, AttributeError, RecursionError) as error:
+    except (pa.ArrowException, ValueError, AttributeError, OverflowError, RecursionError) as error:
         where, why, hint = None, _shorten(error), "check that the file is complete"
         if wrong := re.search(r"Expected \d+ columns, got \d+: (.*)", str(error)):
             marks = "a tab between columns" if extension == ".tsv" else "quotation marks around a text with commas"
@@ -169,7 +180,9 @@ def _line_of(path: Path, row: str) -> str | None:
     """Where a row is that Arrow quotes, whose end it may leave out."""
     with path.open("rb") as file:
         start = row.removesuffix(" ...").rstrip("\r").encode()
-        number = next((number for number, line in enumerate(file, 1) if line.startswith(start)), None)
+        is_cut = row.endswith(" ...")
+        lines = ((number, line if is_cut else line.rstrip(b"\r\n")) for number, line in enumerate(file, 1))
+        number = next((number for number, line in lines if line == start or (is_cut and line.startswith(start))), None)
     return None if number is None else f"line {number:,}"
 
 
@@ -179,12 +192,9 @@ def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
         with open_parquet(path) as file:
             return file.read()
     if extension == ".arrow":
-        with _open_arrow(path) as reader:
-            table = reader.read_all()
-        table.validate(full=True)  # before anything follows its offsets
-        return table
+        return _read_arrow(path)
     if extension == ".json" and _is_array(path):
-        return pa.Table.from_pylist(builtin_json.loads(path.read_bytes()))
+        return _read_list(path)
     if extension in (".jsonl", ".json"):
         return json.read_json(
             path,
@@ -204,6 +214,29 @@ def _read_table(path: Path, task: Task, block_size: int) -> pa.Table:
             column_types=dict.fromkeys((*task.columns, "text", "text_a", "text_b", *right), pa.string())
         ),
     )
+
+
+def _read_arrow(path: Path) -> pa.Table:
+    most, size, batches = MOST_UNPACKED * max(2**20, path.stat().st_size), 0, []
+    with _open_arrow(path) as reader:
+        number = getattr(reader, "num_record_batches", None)  # of a file; a stream is read to its end
+        for batch in reader if number is None else map(reader.get_batch, range(number)):
+            batches.append(batch)
+            size += batch.nbytes
+            if size > most:
+                raise ValueError(f"more than {MOST_UNPACKED:,} times as large when it is unpacked")
+        table = pa.Table.from_batches(batches, reader.schema)
+    table.validate(full=True)  # before anything follows its offsets
+    return table
+
+
+def _read_list(path: Path) -> pa.Table:
+    rows = builtin_json.loads(path.read_bytes())
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise ValueError(f"element {number} of the list is not an object")
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table({name: [row.get(name) for row in rows] for name in names})
 
 
 def _open_arrow(path: Path) -> Any:
@@ -479,7 +512,7 @@ def explain_encoding(path: Path) -> str | None:
 def _iconv(path: Path, encoding: str) -> str:
     """The command, ready to paste, that writes a file in UTF-8 beside it."""
     given = packed_of(path)
-    iconv, made = f"iconv -f {encoding} -t UTF-8", quote(str(given.with_name(f"utf8-{path.name}")))
+    iconv, made = f"iconv -f {encoding} -t UTF-8", quote(str(given.with_name(f"utf8-{plain_name(given)}")))
     unpack = "zstd" if given.suffix.lower() == ".zst" else "gzip"
     return (
         f"{iconv} {quote(str(path))} > {made}"

@@ -34,7 +34,7 @@ from oelm.hub import why_not_fetched
 PrepareCallback = Callable[[str, int, int], None]
 """Called with (description, done, total) during a long computation; `total` is 0 where it is unknown."""
 
-_FORMAT = 2  # of the cache; a change of what is written here needs a new number
+_FORMAT = 3  # of the cache; a change of what is written here needs a new number
 # Of a task that is registered: what decides about its rows, as its name may stand for something else tomorrow.
 _DEFINED = ("kind", "columns", "label", "labels", "validation", "test", "held_out", "has_phrases", "rows")
 _BATCH_TEXTS = 1000  # tokenized at a time

@@ -5,7 +5,6 @@ import signal
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from oelm.data.sources import find_source
 from oelm.data.tasks import Task, task_named
 from oelm.errors import OelmError, Stopped, StudyError
 from oelm.facts import TaskFacts
@@ -14,6 +13,7 @@ from oelm.runs.layout import LOCK, walk_cell_folders
 from oelm.runs.lock import Lock, find_changes, make_lock, read_lock
 from oelm.runs.record import Record
 from oelm.study.cells import CellSpec, describe_changes
+from oelm.study.data_task import source_of
 from oelm.study.forbid_extra import as_in_file
 from oelm.study.recipe import Recipe
 from oelm.study.study import Study
@@ -89,7 +89,7 @@ def check_files_unchanged(spec: CellSpec, root: Path, record: Record) -> None:
         return
     if path is None or record.start is None:
         return
-    if find_source(task_named(data.task), path).fingerprint() != record.start.data.files:
+    if source_of(data).fingerprint() != record.start.data.files:
         raise StudyError(
             f"the data are not those that {root / spec.cell.folder} was made with; nothing was started",
             where=str(path),
